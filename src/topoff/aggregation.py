@@ -1,0 +1,211 @@
+"""The global aggregation operator A: built once with the degrees of the whole graph, fast A @ H and its gradient.
+
+Every mini-batch takes its rows from the same A, so a node's message weights never depend on the batch that it is in.
+
+>>> import torch
+>>> from torch_geometric.data import Data
+>>> path = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+>>> A = aggregation(path, Operator(aggr="mean"))
+>>> A.all() @ path.x
+tensor([[0.0000, 1.0000, 0.0000],
+        [0.5000, 0.0000, 0.5000],
+        [0.0000, 1.0000, 0.0000]])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Name an aggregation: what one conv multiplies its operand with. Equal names share one matrix."""
+
+    norm: str = "none"  # "none", "gcn" (symmetric, after self-loops), "cluster" (Cluster-GCN's diagonal enhancement)
+    aggr: str = "sum"  # "sum" or "mean" over the incoming messages
+    self_loops: bool = False  # whether the layer adds self-loops
+    improved: bool = False  # GCN's 2 I
+    diag_lambda: float = 0.0  # Cluster-GCN's lambda
+    flow: str = "source_to_target"
+    weight: str | None = None  # the edge-level attribute of the graph that weighs the messages
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Hold a sparse matrix and its transpose, so that the backward pass is a forward product with A^T.
+
+    On the CPU the product is `embedding_bag` with 32-bit ids (facts: 2 to 20 times faster than the alternatives),
+    elsewhere torch's CSR product.
+    """
+
+    shape: tuple[int, int]
+    ids: Tensor  # (nnz,) columns
+    offsets: Tensor  # (rows + 1,)
+    values: Tensor  # (nnz,)
+    ids_t: Tensor  # (nnz,) of A^T; the same tensors as above where A is symmetric
+    offsets_t: Tensor  # (columns + 1,)
+    values_t: Tensor  # (nnz,)
+
+    def __matmul__(self, h: Tensor) -> Tensor:
+        """Multiply: (rows, columns) @ (columns, d) -> (rows, d), differentiable in h."""
+        product: Tensor = _Product.apply(
+            h, self.ids, self.offsets, self.values, self.ids_t, self.offsets_t, self.values_t
+        )
+        return product
+
+    def to(self, device: torch.device | str) -> Sparse:
+        """Move to a device."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
+
+
+def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
+    """Multiply a CSR matrix with h: row i is the sum of values[e] * h[ids[e]] over its entries e."""
+    if h.is_cuda:
+        shape = (offsets.numel() - 1, h.size(0))
+        return torch.sparse_csr_tensor(offsets, ids, values, shape, check_invariants=False) @ h
+    return F.embedding_bag(
+        ids, h.contiguous(), offsets, mode="sum", per_sample_weights=values, include_last_offset=True
+    )
+
+
+class _Product(torch.autograd.Function):
+    """A @ h with the stored transpose; letting embedding_bag differentiate costs 4 to 10 times more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, ids: Tensor, offsets: Tensor, values: Tensor, ids_t: Tensor, offsets_t: Tensor,
+        values_t: Tensor,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(ids_t, offsets_t, values_t)
+        return multiply(ids, offsets, values, h)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        ids_t, offsets_t, values_t = ctx.saved_tensors
+        return multiply(ids_t, offsets_t, values_t, grad), None, None, None, None, None, None
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Hold A (n x n) of one operator as scipy CSR, and cut the pieces out of it that batches need."""
+
+    operator: Operator
+    matrix: Any  # scipy.sparse.csr_array (n, n)
+    dtype: torch.dtype
+
+    def all(self) -> Sparse:
+        """Return the whole of A."""
+        return to_sparse(self.matrix, self.dtype)
+
+    def rows(self, nodes: Tensor) -> Sparse:
+        """Return A[B, :], the columns numbered globally."""
+        return to_sparse(self.matrix[_array(nodes)], self.dtype, transpose=False)
+
+    def within(self, nodes: Tensor) -> Sparse:
+        """Return A[B, B], both sides numbered by position in the batch."""
+        ids = _array(nodes)
+        return to_sparse(_columns(self.matrix[ids], ids), self.dtype)
+
+    def across(self, nodes: Tensor) -> tuple[Tensor, Sparse]:
+        """Return the boundary rows (positions in the batch) and A[boundary, not B], the columns numbered globally."""
+        ids = _array(nodes)
+        rows = self.matrix[ids]
+        outside = np.ones(self.matrix.shape[1], dtype=bool)
+        outside[ids] = False
+        keep = outside[rows.indices]
+        indptr = _pointers(rows, keep)
+        boundary = np.flatnonzero(np.diff(indptr))
+        shape = (len(boundary), self.matrix.shape[1])
+        halo = sp.csr_array((rows.data[keep], rows.indices[keep], np.append(0, indptr[boundary + 1])), shape=shape)
+        return torch.from_numpy(boundary), to_sparse(halo, self.dtype, transpose=False)
+
+
+def aggregation(data: Data, operator: Operator) -> Aggregation:
+    """Build A of an operator on the whole graph, as PyG's own layer weighs its messages there.
+
+    A[i, j] is the weight of the message from j to i; duplicate edges add up.
+    """
+    edge_index, weight = _weighted_edges(data, operator)
+    source, target = (edge_index[0], edge_index[1])
+    if operator.flow == "target_to_source":
+        source, target = target, source
+    n = int(data.num_nodes or 0)
+    if operator.aggr == "mean":
+        count = torch.bincount(target, minlength=n).clamp(min=1).to(weight.dtype)
+        weight = weight / count[target]
+    entries = (_array(weight), (_array(target), _array(source)))
+    matrix = sp.coo_array(entries, shape=(n, n)).tocsr()
+    return Aggregation(operator, matrix, data.x.dtype)
+
+
+def _weighted_edges(data: Data, operator: Operator) -> tuple[Tensor, Tensor]:
+    """Return the edges and weights that PyG's layer hands to `propagate` on the whole graph, in float64."""
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
+    from torch_geometric.utils import add_self_loops, degree, remove_self_loops
+
+    edges = data.edge_index
+    n = int(data.num_nodes or 0)
+    weight = None if operator.weight is None else data[operator.weight].detach().to(torch.float64).view(-1)
+    if operator.norm == "gcn":
+        loops = {"improved": operator.improved, "add_self_loops": operator.self_loops, "flow": operator.flow}
+        return gcn_norm(edges, weight, n, dtype=torch.float64, **loops)  # type: ignore[no-any-return]
+    if operator.norm == "cluster":
+        if operator.self_loops:
+            edges, _ = add_self_loops(remove_self_loops(edges)[0], num_nodes=n)
+        inverse = (1.0 / degree(edges[1], n).clamp_(1.0)).to(torch.float64)  # in the default type, as PyG does
+        loop = (edges[0] == edges[1]).to(torch.float64)
+        return edges, inverse[edges[1]] * (1.0 + operator.diag_lambda * loop)
+    if operator.self_loops:
+        edges, weight = add_self_loops(edges, weight, num_nodes=n)
+    return edges, torch.ones(edges.size(1), dtype=torch.float64) if weight is None else weight
+
+
+def to_sparse(matrix: Any, dtype: torch.dtype, *, transpose: bool = True) -> Sparse:
+    """Convert scipy CSR; without `transpose` the product has no gradient (for constants)."""
+    matrix = matrix.tocsr()
+    forward = _csr_tensors(matrix, dtype)
+    if not transpose:
+        empty = torch.empty(0, dtype=torch.int32)
+        return Sparse(matrix.shape, *forward, empty, empty, forward[2][:0])
+    backward = forward if _is_symmetric(matrix) else _csr_tensors(matrix.T.tocsr(), dtype)
+    return Sparse(matrix.shape, *forward, *backward)
+
+
+def _csr_tensors(matrix: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    index = np.int32 if max(*matrix.shape, matrix.nnz) < 2**31 else np.int64
+    ids, offsets = matrix.indices.astype(index, copy=False), matrix.indptr.astype(index, copy=False)
+    return torch.from_numpy(ids), torch.from_numpy(offsets), torch.from_numpy(matrix.data).to(dtype)
+
+
+def _columns(rows: Any, ids: np.ndarray[Any, Any]) -> Any:
+    """Keep the columns in `ids` and renumber them by their position there."""
+    position = np.full(rows.shape[1], -1, dtype=np.int64)
+    position[ids] = np.arange(len(ids))
+    column = position[rows.indices]
+    keep = column >= 0
+    return sp.csr_array((rows.data[keep], column[keep], _pointers(rows, keep)), shape=(len(ids), len(ids)))
+
+
+def _pointers(rows: Any, keep: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the row pointers that are left when only the entries in `keep` stay."""
+    return np.append(0, np.cumsum(keep))[rows.indptr]
+
+
+def _is_symmetric(matrix: Any) -> bool:
+    if matrix.shape[0] != matrix.shape[1]:
+        return False
+    difference = matrix - matrix.T
+    return bool(difference.nnz == 0 or np.abs(difference.data).max() == 0.0)
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return tensor.detach().cpu().numpy()

@@ -1,0 +1,137 @@
+"""Keep computed arrays between runs: atomic files named by their content's key, safe for two processes."""
+
+import hashlib
+import os
+import re
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def cache_dir() -> Path:
+    """Return the cache folder: $TOPOFF_CACHE, else $XDG_CACHE_HOME/topoff, else ~/.cache/topoff. Create nothing.
+
+    >>> cache_dir().is_absolute()
+    True
+    """
+    if own := os.environ.get("TOPOFF_CACHE"):
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache").absolute() / "topoff"
+
+
+def content_hash(*parts: np.ndarray[Any, Any] | str) -> str:
+    """Hash arrays (dtype, shape, values) and strings, in order, to 32 hexadecimal digits.
+
+    >>> content_hash("idf", np.arange(3)) == content_hash("idf", np.arange(3))
+    True
+    >>> content_hash(np.zeros(4)) == content_hash(np.zeros((2, 2)))
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            label, content = f"str:{len(part)}:", part.encode()
+        else:
+            _refuse_objects({"part": part})
+            label, content = f"array:{part.dtype.str}:{part.shape}:", part.tobytes()
+        digest.update(label.encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None = None) -> Arrays:
+    """Return the arrays stored under `key`, or build and store them.
+
+    The file `<folder>/<key>.npz` (default folder: `cache_dir()`) is written beside its place and moved there in one
+    step, so that a reader never sees half of it; of two processes that build at once, the last one's file stays. A
+    damaged file is built again, and a folder that cannot be written leaves the value uncached; both warn.
+
+    Raises ValueError for a key that is no plain file name and TypeError for arrays that only pickle could store.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first = cached("squares", lambda: {"x": np.arange(3) ** 2}, folder=folder)
+    ...     again = cached("squares", lambda: {}, folder=folder)
+    >>> again["x"].tolist()
+    [0, 1, 4]
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}", key):
+        raise ValueError(
+            f"Expected 'key' to be letters, digits, '.', '_' and '-', at most 200 (got {key!r}); use content_hash()."
+        )
+    path = (Path(folder) if folder is not None else cache_dir()) / f"{key}.npz"
+    stored = _read(path)
+    if stored is not None:
+        return stored
+    arrays = {name: np.asarray(value) for name, value in build().items()}
+    _refuse_objects(arrays)
+    try:
+        _write(path, arrays)
+    except OSError as error:
+        warnings.warn(
+            f"Expected to store {path} (got {error}); the value is used but not kept: free some space there, or set "
+            "TOPOFF_CACHE to a folder that can be written.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return arrays
+
+
+def _read(path: Path) -> Arrays | None:
+    """Return the arrays in `path`; None where there is no file, or (with a warning) no sound one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy"): _read_member(archive, name) for name in archive.namelist()}
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:  # a file where the folder should be: writing will say so
+        return None
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError) as error:
+        warnings.warn(
+            f"Expected {path} to be a readable cache file (got {type(error).__name__}: {error}); it is built again.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
+    """Read one array; reading to the end makes zipfile compare the checksum."""
+    with archive.open(name) as member:
+        array: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
+        if member.read(1):
+            raise ValueError(f"{name} is longer than its array")
+    return array
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    """Write a temporary file in the same folder, then move it to `path` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem[:100]}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            for key, array in arrays.items():
+                with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _refuse_objects(arrays: Arrays) -> None:
+    """Raise TypeError for an array of Python objects."""
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise TypeError(
+                f"Expected '{name}' to be an array of numbers or strings (got dtype {array.dtype}); "
+                "convert it first, nothing is pickled here."
+            )

@@ -1,0 +1,158 @@
+"""Make an unmodified PyG model use a batch's compensation, so that its output is the whole graph's at batch cost.
+
+The whole method is one line: `out + spread @ (read @ h)` (Eq. 13), added where the halo's messages would arrive.
+
+>>> import torch
+>>> from torch_geometric.nn import GCN
+>>> from topoff import TOP, load
+>>> data = load("wordnet")                                                                           # doctest: +SKIP
+>>> with compensating(model, batch):                                                                 # doctest: +SKIP
+...     out = model(batch.x, batch.edge_index)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.aggregation import Operator, multiply
+from topoff.convs import Conv, Interception, describe, edge_values_of, extended, first_input, without_edges
+from topoff.estimator import Compensation
+from topoff.plan import Plan, Spot, Structure
+
+Collect = Callable[[Conv, int, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Supplement:
+    """Hold what a batch carries besides its own rows and edges: enough to stand for the whole graph."""
+
+    plan: Plan
+    structure: Structure
+    compensation: Compensation | None  # None: the halo is left out
+
+    def __repr__(self) -> str:
+        if self.compensation is None:
+            return "Supplement(none)"
+        return f"Supplement(rank={self.compensation.rank})"
+
+    def to(self, device: torch.device | str) -> Supplement:
+        """Move to a device (PyG's `Data.to` calls this)."""
+        compensation = None if self.compensation is None else self.compensation.to(device)
+        return Supplement(self.plan, self.structure.to(device), compensation)
+
+
+class Compensated:
+    """Stand in for a model's message passing with the supplement of the current batch; a `Handler` for its convs."""
+
+    def __init__(self, convs: list[Conv]) -> None:
+        self.batch: Data = Data()
+        self.collect: Collect | None = None  # told the (b, d) rows that each conv reads
+        self._interception = Interception(convs, self)
+        self._operator = Operator()
+        self._hop = 0
+        self._exact = False  # the running conv reads the batch's own features, not a dropped-out copy
+
+    @contextmanager
+    def on(self, batch: Data) -> Iterator[None]:
+        """Bind the model to a batch inside `with`."""
+        self.batch = batch
+        with self._interception:
+            yield
+
+    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a conv on the batch as it would run on the whole graph."""
+        supplement: Supplement = self.batch.supplement
+        constant = supplement.plan.is_constant(conv, 0)
+        x = first_input(conv, args, kwargs)
+        self._hop = 0
+        if self.collect and not constant and (conv.path == "general" or conv.transforms_first):
+            self.collect(conv, 0, x)
+        if conv.path == "general":
+            return self._general(conv, forward, args, kwargs, raw=constant)
+        self._operator = conv.operators[edge_values_of(conv, self.batch, args, kwargs)]
+        self._exact = constant and x is self.batch.x
+        given = without_edges(conv, args, kwargs)
+        if constant and conv.transforms_first:
+            chain = (self._operator,)
+            structure = supplement.structure
+            given["x"] = structure.constants[chain] if self._exact else torch.cat([x, structure.halo_constant(chain)])
+        return forward(**given)
+
+    def _general(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any, *, raw: bool) -> Tensor:
+        """Append virtual rows for the halo (9), (10); they live inside this conv only."""
+        supplement: Supplement = self.batch.supplement
+        flow = conv.module.flow
+        around = supplement.structure.around[flow]
+        compensation = supplement.compensation
+
+        def virtual(h: Tensor) -> Tensor:
+            if compensation is None:
+                return h.new_zeros((around.halo.numel(), *h.shape[1:]))
+            flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
+            return flat.view(-1, *h.shape[1:])
+
+        return extended(conv, self.batch, around, virtual, raw=raw).run(forward, args, kwargs)
+
+    def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
+        """Return A[B,B] h + A[B,C] R h, or the known product where the operand is the features."""
+        supplement: Supplement = self.batch.supplement
+        structure = supplement.structure
+        hop, self._hop = self._hop, self._hop + 1
+        spot = structure.spots[self._operator]
+        if supplement.plan.is_constant(conv, hop):
+            chain = (self._operator,) * (hop + 1)
+            if self._exact:
+                return operand if conv.transforms_first else structure.constants[chain]
+            if conv.transforms_first:
+                return spot.within @ operand[: len(structure.nodes)] + operand[len(structure.nodes) :]
+            return spot.within @ operand + structure.halo_constant(chain)
+        if self.collect and not conv.transforms_first:
+            self.collect(conv, hop, operand)
+        return compensate(spot, supplement.compensation, operand, operator=self._operator)
+
+
+def compensate(spot: Spot, compensation: Compensation | None, h: Tensor, *, operator: Operator) -> Tensor:
+    """Return A[B,B] h + spread (read h), the second term on the boundary rows (Eq. 13); differentiable in h."""
+    if compensation is None or compensation.read.size(0) == 0 or spot.boundary.numel() == 0:
+        return spot.within @ h
+    spread = compensation.spread[operator]
+    out: Tensor = _Compensate.apply(
+        h, *spot.within.tensors, spot.boundary, spread, compensation.read, compensation.anchors
+    )
+    return out
+
+
+class _Compensate(torch.autograd.Function):
+    """One node of the graph for both terms: nothing is copied, and the backward pass is two thin products too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, ids: Tensor, offsets: Tensor, values: Tensor, ids_t: Tensor, offsets_t: Tensor,
+        values_t: Tensor, boundary: Tensor, spread: Tensor, read: Tensor, anchors: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(ids_t, offsets_t, values_t, boundary, spread, read, anchors)
+        out = multiply(ids, offsets, values, h)
+        extra = spread @ (read @ (h if anchors is None else h[anchors]))
+        return out.add_(extra) if len(boundary) == len(out) else out.index_add_(0, boundary, extra)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        ids_t, offsets_t, values_t, boundary, spread, read, anchors = ctx.saved_tensors
+        out = multiply(ids_t, offsets_t, values_t, grad)
+        extra = read.T @ (spread.T @ (grad if len(boundary) == len(grad) else grad[boundary]))
+        out = out.add_(extra) if anchors is None else out.index_add_(0, anchors, extra)
+        return (out, *([None] * 10))
+
+
+@contextmanager
+def compensating(model: nn.Module, batch: Data) -> Iterator[None]:
+    """Let the model see the whole graph through a batch of a `Loader`, inside `with`; for loops of your own."""
+    with Compensated(describe(model)).on(batch):
+        yield

@@ -1,0 +1,326 @@
+"""What each conv of a PyG model needs, and how to stand in for its message passing: the one place that knows PyG.
+
+A conv is *linear* when its messages are the neighbour's row times a fixed weight: then only its `propagate` is
+replaced, by one product with the global operator. Every other conv is *general*: its whole forward is replaced, by the
+same forward on more rows and more edges. `Interception` binds a handler to both places and leaves no trace behind.
+
+>>> from torch_geometric.nn import GCN, GAT
+>>> [(conv.name, conv.path) for conv in describe(GCN(8, 16, num_layers=2))]
+[('convs.0', 'linear'), ('convs.1', 'linear')]
+>>> [conv.path for conv in describe(GAT(8, 16, num_layers=2))]
+['general', 'general']
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+
+from topoff.aggregation import Operator
+from topoff.graph import Neighbourhood
+
+EDGE_VALUES = ("edge_weight", "edge_attr")  # the edge-level attributes of a graph that a conv may be given
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Describe one message-passing module of a model."""
+
+    name: str  # as in model.named_modules()
+    module: MessagePassing
+    path: str  # "linear" or "general"
+    operators: dict[str | None, Operator]  # by the edge values that weigh the messages; empty on the general path
+    transforms_first: bool  # the weight matrix comes before `propagate` (GCNConv), so its input is seen at the conv
+    parameters: tuple[str, ...] = field(default=())  # names of forward's positional parameters
+
+    def __repr__(self) -> str:
+        return f"{type(self.module).__name__} '{self.name}'"
+
+
+class Handler(Protocol):
+    """Stand in for the message passing of every conv while an `Interception` is active."""
+
+    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Take a call of the conv; `forward` is the conv's own, whose `propagate` comes back to this handler."""
+
+    def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
+        """Take a propagation step of a linear conv: operand (b, d) -> (b, d)."""
+
+
+def _gcn(conv: Any, *, loops: bool | None = None) -> dict[str, Any]:
+    if not getattr(conv, "normalize", True):
+        return {}
+    loops = conv.add_self_loops if loops is None else loops
+    return {"norm": "gcn", "self_loops": bool(loops), "improved": bool(getattr(conv, "improved", False))}
+
+
+def _appnp(conv: Any) -> dict[str, Any]:
+    if conv.dropout > 0:
+        raise ValueError(
+            f"Expected APPNP without edge dropout (got dropout={conv.dropout}): a batch has one fixed operator; "
+            f"set dropout=0 in APPNP and drop features instead."
+        )
+    return _gcn(conv)
+
+
+def _cluster(conv: Any) -> dict[str, Any]:
+    return {"norm": "cluster", "self_loops": conv.add_self_loops, "diag_lambda": float(conv.diag_lambda)}
+
+
+def _simple(conv: Any) -> dict[str, Any]:
+    return {"self_loops": conv.combine_root == "self_loop"}
+
+
+# What each linear conv multiplies its operand with: PyG's own arithmetic, read from its sources.
+LINEAR: dict[type[MessagePassing], Callable[[Any], dict[str, Any]]] = {
+    gnn.GCNConv: _gcn,
+    gnn.GCN2Conv: _gcn,
+    gnn.SGConv: _gcn,
+    gnn.SSGConv: _gcn,
+    gnn.MixHopConv: _gcn,
+    gnn.TAGConv: lambda conv: _gcn(conv, loops=False),
+    gnn.LGConv: lambda conv: _gcn(conv, loops=False),
+    gnn.APPNP: _appnp,
+    gnn.ClusterGCNConv: _cluster,
+    gnn.SimpleConv: _simple,
+    gnn.SAGEConv: lambda conv: {},
+    gnn.GraphConv: lambda conv: {},
+    gnn.GINConv: lambda conv: {},
+    gnn.GatedGraphConv: lambda conv: {},
+}
+TRANSFORMS_FIRST = (gnn.GCNConv,)
+OVERRIDES = {"forward", "message", "aggregate", "update", "propagate", "message_and_aggregate", "edge_update"}
+
+# Modules whose output at one node depends on all nodes of the batch, with the reason that users are told.
+GLOBAL = {
+    "GraphNorm": "normalises over all nodes",
+    "PairNorm": "normalises over all nodes",
+    "InstanceNorm": "normalises over all nodes",
+    "MeanSubtractionNorm": "subtracts the mean over all nodes",
+    "DiffGroupNorm": "normalises over all nodes",
+    "GraphSizeNorm": "divides by the number of nodes",
+    "GPSConv": "attends over all nodes",
+}
+REMEDY = "use a per-node norm such as torch.nn.LayerNorm or LayerNorm(mode='node'), or BatchNorm"
+
+
+def describe(model: nn.Module) -> list[Conv]:
+    """List the convs of a model in the order of its modules.
+
+    Raises:
+        ValueError: where a module cannot be batched (a norm over all nodes, edge dropout), with the reason.
+    """
+    convs = []
+    for name, module in plain(model).named_modules():
+        _refuse_global(name, module)
+        if isinstance(module, MessagePassing):
+            convs.append(_describe_one(name, module))
+    if not convs:
+        raise ValueError(
+            f"Expected a model with at least one PyG MessagePassing layer (got {type(plain(model)).__name__} with "
+            f"none): a model without message passing needs no compensation, train it with a plain DataLoader."
+        )
+    return convs
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """Return the module that `torch.compile` wrapped, or the model itself."""
+    inner = getattr(model, "_orig_mod", model)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def _refuse_global(name: str, module: nn.Module) -> None:
+    kind = type(module).__name__
+    graph_mode = isinstance(module, gnn.LayerNorm) and module.mode == "graph"
+    reason = "normalises over all nodes with mode='graph'" if graph_mode else None
+    if type(module).__module__.startswith("torch_geometric"):
+        reason = reason or GLOBAL.get(kind)
+    if reason:
+        raise ValueError(f"Expected layers that act per node (got {kind} '{name}', which {reason}): {REMEDY}.")
+
+
+def _describe_one(name: str, module: MessagePassing) -> Conv:
+    parameters = tuple(inspect.signature(type(module).forward).parameters)[1:]
+    rule = _linear_rule(module)
+    if rule is None:
+        return Conv(name, module, "general", {}, transforms_first=False, parameters=parameters)
+    aggr = {"add": "sum"}.get(str(module.aggr), str(module.aggr))
+    settings = {"aggr": aggr, "flow": module.flow, **rule(module)}
+    operators = {weight: Operator(**settings, weight=weight) for weight in (None, *EDGE_VALUES)}
+    first = isinstance(module, TRANSFORMS_FIRST)
+    return Conv(name, module, "linear", operators, transforms_first=first, parameters=parameters)
+
+
+def _linear_rule(module: MessagePassing) -> Callable[[Any], dict[str, Any]] | None:
+    """Return the rule of a linear conv; a subclass that changes the messages has none, nor has max aggregation."""
+    if not isinstance(module.aggr, str) or module.aggr not in ("add", "sum", "mean"):
+        return None
+    for kind in type(module).__mro__:
+        if kind in LINEAR:
+            return LINEAR[kind]
+        if OVERRIDES & set(vars(kind)):
+            return None
+    return None
+
+
+class Interception:
+    """Let a handler stand in for the message passing of a model while `with` is active.
+
+    The closures are made once, so that `torch.compile` sees the same functions for every batch. Convs that cache their
+    normalisation neither use nor fill their cache in between.
+    """
+
+    def __init__(self, convs: list[Conv], handler: Handler) -> None:
+        self._bound = [(conv.module, self._closures(conv, handler)) for conv in convs]
+
+    @staticmethod
+    def _closures(conv: Conv, handler: Handler) -> dict[str, Callable[..., Any]]:
+        forward = conv.module.forward
+        own = conv.module.propagate
+
+        def convolve(*args: Any, **kwargs: Any) -> Any:
+            return handler.convolve(conv, forward, args, kwargs)
+
+        def propagate(edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
+            if conv.path == "general":
+                return own(edge_index, size=size, **kwargs)
+            operand = kwargs["x"]
+            return handler.propagate(conv, operand[0] if isinstance(operand, tuple) else operand)
+
+        return {"forward": convolve, "propagate": propagate}
+
+    def __enter__(self) -> None:
+        self._caches = [_take_cache(module) for module, _ in self._bound]
+        for module, methods in self._bound:
+            module.__dict__.update(methods)
+
+    def __exit__(self, *_: object) -> None:
+        for (module, methods), cache in zip(self._bound, self._caches, strict=True):
+            for method in methods:
+                del module.__dict__[method]
+            module.__dict__.update(cache)
+
+
+def _take_cache(module: MessagePassing) -> dict[str, Any]:
+    """Take a conv's cache out and switch caching off; return what restores it."""
+    names = [name for name in vars(module) if name == "cached" or name.startswith("_cached_")]
+    saved = {name: vars(module)[name] for name in names}
+    module.__dict__.update({name: False if name == "cached" else None for name in names})
+    return saved
+
+
+def edge_values_of(conv: Conv, graph: Any, args: Any, kwargs: Any) -> str | None:
+    """Check that a linear conv was given the batch's own edges; return the name of the edge values that weigh them.
+
+    Raises:
+        ValueError: for edges or weights other than the batch's own (DropEdge, a home-made normalisation).
+    """
+    given = dict(zip(conv.parameters, args, strict=False)) | kwargs
+    edges = given.get("edge_index")
+    if not isinstance(edges, Tensor) or not _same(edges, graph.edge_index):
+        raise_foreign(conv, "edge_index")
+    weight = given.get("edge_weight")
+    if weight is None:
+        return None
+    for name in EDGE_VALUES:
+        if _same(weight, getattr(graph, name, None)):
+            return name
+    return raise_foreign(conv, "edge_weight")
+
+
+def raise_foreign(conv: Conv, name: str) -> Any:
+    """Raise for edges or edge values that are not the batch's own."""
+    raise ValueError(
+        f"Expected {conv} to receive the batch's own '{name}' (got another tensor): edges changed inside the model "
+        f"(DropEdge, self-loops, a home-made normalisation) cannot be compensated; change the graph before wrapping it."
+    )
+
+
+def _same(tensor: Tensor, own: Tensor | None) -> bool:
+    if own is None or tensor is own:
+        return own is not None
+    return tensor.shape == own.shape and tensor.dtype == own.dtype and bool(torch.equal(tensor, own))
+
+
+def without_edges(conv: Conv, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return a linear conv's arguments with no edges: its own normalisation then costs nothing, and is not used."""
+    given = dict(zip(conv.parameters, args, strict=False)) | kwargs
+    if given.get("edge_weight") is not None:
+        given["edge_weight"] = given["edge_weight"][:0]
+    given["edge_index"] = given["edge_index"][:, :0]
+    return given
+
+
+def first_input(conv: Conv, args: Any, kwargs: Any) -> Any:
+    """Return the conv's node input: its first argument, the source side where it is a pair."""
+    x = args[0] if args else kwargs[conv.parameters[0]]
+    return x[0] if isinstance(x, (tuple, list)) else x
+
+
+@dataclass(frozen=True)
+class extended:  # noqa: N801 - reads as a verb where it is used
+    """Run a general conv on the batch and its halo: every argument gets the rows and edges of N(B) -> B (9, 10)."""
+
+    conv: Conv
+    batch: Any  # the Data that the model was called with
+    around: Neighbourhood
+    halo_rows: Callable[[Tensor], Tensor]  # (b, d) -> (c, d): what stands in for the halo of an embedding
+    raw: bool = False  # whether the conv reads the features, perhaps after dropout: its halo is then known
+
+    def run(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+        """Call the conv's own forward and keep the batch's rows of its output."""
+        out = forward(*self._extend(tuple(args)), **self._extend(kwargs))
+        if not isinstance(out, Tensor):
+            raise ValueError(
+                f"Expected {self.conv} to return one tensor (got {type(out).__name__}): call it without "
+                f"return_attention_weights while training in batches."
+            )
+        return out[: self.batch.num_nodes]
+
+    def _extend(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._extend_tensor(value)
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._extend(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._extend(item) for key, item in value.items()}
+        return value
+
+    def _extend_tensor(self, tensor: Tensor) -> Tensor:
+        if not torch.is_floating_point(tensor):
+            if tensor.dim() == 2 and tensor.size(0) == 2:
+                own = _same(tensor, self.batch.edge_index)
+                return self.around.edge_index if own else raise_foreign(self.conv, "edge_index")
+            return tensor
+        for name, values in self.around.values.items():
+            if tensor is self.batch[name]:
+                return values
+        for name, rows in self.around.features.items():
+            if tensor is self.batch[name]:
+                return torch.cat([tensor, rows])
+        if tensor.dim() == 0 or tensor.size(0) != self.batch.num_nodes:
+            return tensor
+        rows = self.around.features["x"] if self.raw else self.halo_rows(tensor)
+        return torch.cat([tensor, rows])
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run in eval mode without gradients, and restore every module's mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,123 @@
+"""Turn node sets into batches: a PyG `Data` with its rows, masks and edges, and the supplement that compensates it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from topoff.batching import NodeSets
+from topoff.compensated import Supplement
+from topoff.estimator import Compensator
+from topoff.graph import Graph
+from topoff.plan import Plan, Structure, structure_of
+
+Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
+
+
+def whole_graph(graph: Graph, plan: Plan) -> Data:
+    """Return the whole graph as one batch: nothing to compensate, on the fast operator."""
+    nodes = torch.arange(graph.num_nodes)
+    batch = graph.induced(nodes)
+    batch.supplement = Supplement(plan, structure_of(graph, plan, nodes), None)
+    return batch
+
+
+class Loader:
+    """Iterate over compensated batches, shuffled by (seed, epoch); fixed batches are cut once and kept.
+
+    Args:
+        graph: the whole graph.
+        plan: what the model needs.
+        sets: the fitted node sets.
+        compensator: fitted, or None to leave the halo out.
+        seed: of the order of the batches.
+        progress: told how many batches are ready.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        plan: Plan,
+        *,
+        sets: NodeSets,
+        compensator: Compensator | None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self.graph, self.plan, self.sets, self.compensator, self.seed = graph, plan, sets, compensator, seed
+        self.progress = progress
+        self.epoch = 0
+        self._position = 0  # batches of this epoch that were handed out
+        self._batches: list[Data] = []
+        self._cut_for = -1  # epoch of the batches at hand
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        return len(self.sets)
+
+    def __iter__(self) -> Iterator[Data]:
+        """Yield the batches of the current epoch that hold training nodes, then go on to the next epoch."""
+        batches = self.batches()
+        order = np.random.default_rng([self.seed, self.epoch, 1]).permutation(len(batches))
+        while self._position < len(order):
+            batch = batches[order[self._position]]
+            self._position += 1
+            if "train_mask" not in batch or bool(batch.train_mask.any()):
+                yield batch
+        self.epoch, self._position = self.epoch + 1, 0
+
+    def batches(self) -> list[Data]:
+        """Return all batches of the current epoch, in the order of the node sets."""
+        epoch = self.epoch if self.sets.regroup else 0
+        if self._cut_for != epoch:
+            self._batches = [self._cut(nodes) for nodes in self.sets.of(epoch)]
+            self._cut_for = epoch
+            self.compensate()
+        return self._batches
+
+    def compensate(self) -> None:
+        """Estimate the compensation of every batch at hand anew, after a refit of the compensator."""
+        for done, batch in enumerate(self._batches):
+            self._report("compensating batches", done)
+            compensation = None if self.compensator is None else self.compensator.of(batch.supplement.structure)
+            batch.supplement = replace(batch.supplement, compensation=compensation)
+        self._report("compensating batches", len(self._batches))
+
+    def certificate(self, blocks: Iterable[Tensor]) -> tuple[float, list[float]]:
+        """Return the relative residual on embeddings (n, d) of the batches at hand: pooled, and per batch."""
+        sums = np.zeros((len(self._batches), 2))
+        assert self.compensator is not None
+        for rows in blocks:
+            for row, batch in enumerate(self._batches):
+                supplement: Supplement = batch.supplement
+                assert supplement.compensation is not None
+                sums[row] += self.compensator.certificate(supplement.structure, supplement.compensation, rows)
+        return _ratio(sums.sum(0)), [_ratio(row) for row in sums]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position: the epoch and how many of its batches were handed out."""
+        return {"epoch": self.epoch, "position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved position."""
+        self.epoch, self._position = state["epoch"], state["position"]
+
+    def _cut(self, nodes: Tensor) -> Data:
+        batch = self.graph.induced(nodes)
+        structure: Structure = structure_of(self.graph, self.plan, nodes)
+        batch.supplement = Supplement(self.plan, structure, None)
+        return batch
+
+    def _report(self, what: str, done: int) -> None:
+        if self.progress:
+            self.progress(what, done, len(self._batches))
+
+
+def _ratio(sums: Sequence[float] | np.ndarray[Any, Any]) -> float:
+    return float((sums[0] / sums[1]) ** 0.5) if sums[1] > 0 else 0.0

@@ -1,0 +1,236 @@
+"""Score pooled predictions: accuracy, micro-F1 (multi-label), ROC-AUC, one number per split.
+
+Pooled means: all predictions of a split in one tensor, never an average over batches.
+
+>>> import torch
+>>> out = torch.tensor([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]])
+>>> round(accuracy(out, torch.tensor([0, 1, 1])), 4)
+0.6667
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+
+def accuracy(out: Tensor, y: Tensor) -> float:
+    """Count the fraction of nodes whose largest output is their class.
+
+    Args:
+        out: (n, c) logits, or (n,) / (n, 1) logits of class 1 of two.
+        y: (n,) or (n, 1) integer class ids.
+
+    Raises:
+        ValueError: shapes do not match, there are no rows, `out` has NaN, or `y` has an id without a column in `out`.
+
+    Example:
+        >>> accuracy(torch.tensor([-1.0, 2.0]), torch.tensor([0, 0]))
+        0.5
+    """
+    from torchmetrics.functional.classification import multiclass_accuracy  # late: its import takes seconds
+
+    _check_rows(out, y)
+    y = _as_column(y, "accuracy").to(out.device)
+    single = out.dim() == 1 or out.size(1) == 1
+    classes = 2 if single else out.size(1)
+    if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= classes:
+        raise ValueError(
+            f"Expected 'y' to be integer class ids from 0 to {classes - 1} (got {y.dtype} from {y.min().item()} to "
+            f"{y.max().item()}); mask out nodes without a label, or give the model an output per class."
+        )
+    predicted = (out.reshape(-1) > 0).long() if single else out.argmax(dim=1)
+    return float(multiclass_accuracy(predicted, y.long(), num_classes=classes, average="micro"))
+
+
+def micro_f1(out: Tensor, y: Tensor) -> float:
+    """Compute the F1 score pooled over nodes and labels: 2 TP / (2 TP + FP + FN), a label predicted where logit > 0.
+
+    It is 0 where no label is set and none is predicted.
+
+    Args:
+        out: (n, c) logits.
+        y: (n, c) labels, 0 or 1.
+
+    Raises:
+        ValueError: shapes do not match, there are no rows, `out` has NaN, or `y` has other values than 0 and 1.
+
+    Example:
+        >>> round(micro_f1(torch.tensor([[1.0, -1.0], [2.0, 3.0]]), torch.tensor([[1, 0], [0, 1]])), 4)
+        0.8
+    """
+    from torchmetrics.functional.classification import multilabel_f1_score  # late: its import takes seconds
+
+    _check_rows(out, y)
+    if out.dim() != 2 or out.shape != y.shape:
+        raise ValueError(
+            f"Expected 'out' and 'y' to have the same shape (n, c) for micro_f1 (got {tuple(out.shape)} and "
+            f"{tuple(y.shape)}); for one class id per node use 'accuracy'."
+        )
+    _check_binary(y)
+    predicted = (out > 0).long()
+    return float(multilabel_f1_score(predicted, y.to(out.device).long(), num_labels=out.size(1), average="micro"))
+
+
+def roc_auc(out: Tensor, y: Tensor) -> float:
+    """Compute the area under the ROC curve: how often a positive node scores above a negative one, ties half.
+
+    Multi-label: the mean over the columns with both classes, as OGB computes it.
+
+    Args:
+        out: (n,), (n, 1) or (n, 2) logits with binary `y`; (n, c) logits with multi-label `y`.
+        y: (n,) or (n, 1) labels 0 or 1; (n, c) labels 0 or 1.
+
+    Raises:
+        ValueError: shapes do not match, there are no rows, `out` has NaN, `y` has other values than 0 and 1, or no
+            column of `y` has both classes.
+
+    Example:
+        >>> roc_auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1]))
+        0.75
+    """
+    _check_rows(out, y)
+    _check_binary(y)
+    y = y.to(out.device).reshape(len(y), -1)
+    scores = out.reshape(len(out), -1)
+    if y.size(1) == 1 and scores.size(1) == 2:
+        scores = scores[:, 1:] - scores[:, :1]
+        _check_rows(scores, y)  # infinity - infinity
+    if scores.shape != y.shape:
+        raise ValueError(
+            f"Expected 'out' to have shape (n,), (n, 1) or (n, 2) with binary 'y', or the shape of multi-label 'y' "
+            f"for roc_auc (got {tuple(out.shape)} and {tuple(y.shape)}); for several classes per node use 'accuracy'."
+        )
+    positives = y.sum(dim=0)
+    both = ((positives > 0) & (positives < len(y))).nonzero().flatten().tolist()
+    if not both:
+        raise ValueError(
+            f"Expected 'y' to have both classes for roc_auc (got {int(positives.sum())} of {y.numel()} positive); "
+            "choose a split with both classes, or the metric 'accuracy'."
+        )
+    return sum(_area(scores[:, column], y[:, column] == 1) for column in both) / len(both)
+
+
+METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
+    "accuracy": accuracy,
+    "micro_f1": micro_f1,
+    "roc_auc": roc_auc,
+}
+
+
+def metric_for(y: Tensor) -> str:
+    """Choose the default metric: "accuracy" for integer class ids, "micro_f1" for (n, c) labels of 0 and 1.
+
+    Raises:
+        ValueError: `y` is neither.
+
+    Example:
+        >>> metric_for(torch.tensor([3, 1, 2])), metric_for(torch.tensor([[0, 1], [1, 1]]))
+        ('accuracy', 'micro_f1')
+    """
+    if y.dim() == 2 and y.size(1) > 1 and bool(((y == 0) | (y == 1)).all()):
+        return "micro_f1"
+    if (y.dim() == 1 or (y.dim() == 2 and y.size(1) == 1)) and not y.is_floating_point():
+        return "accuracy"
+    raise ValueError(
+        f"Expected 'y' to be integer class ids (n,) or 0/1 labels (n, c) (got {y.dtype}, {tuple(y.shape)}); "
+        f"convert it, or name a metric: {', '.join(METRICS)}."
+    )
+
+
+def score(out: Tensor, y: Tensor, *, masks: Mapping[str, Tensor], metric: str | None = None) -> dict[str, float]:
+    """Score each split on its pooled predictions.
+
+    Args:
+        out: (n, ...) predictions of all nodes.
+        y: (n, ...) labels of all nodes.
+        masks: bool masks (n,) by name, e.g. {"train": ..., "val": ..., "test": ...}.
+        metric: "accuracy", "micro_f1" or "roc_auc"; None takes `metric_for(y)`.
+
+    Returns:
+        One number per mask, under its name; NaN for a mask without nodes, so that every key is there.
+
+    Raises:
+        ValueError: the metric is unknown, a mask is no bool mask (n,), or the metric refuses a split, which is named.
+
+    Example:
+        >>> out, y = torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])
+        >>> score(out, y, masks={"train": torch.tensor([True, False]), "test": torch.tensor([False, True])})
+        {'train': 1.0, 'test': 0.0}
+    """
+    name = metric_for(y) if metric is None else metric
+    if name not in METRICS:
+        near = difflib.get_close_matches(str(name), METRICS, n=1, cutoff=0.4)
+        remedy = f"did you mean {near[0]!r}?" if near else "None chooses one from the labels."
+        raise ValueError(f"Expected 'metric' to be one of {', '.join(METRICS)} (got {name!r}); {remedy}")
+    _check_lengths(out, y)
+    return {key: _score_one(out, y, mask=mask, key=key, metric=name) for key, mask in masks.items()}
+
+
+def _score_one(out: Tensor, y: Tensor, *, mask: Tensor, key: str, metric: str) -> float:
+    """Score one split; name it in the error where the metric refuses."""
+    if mask.dtype != torch.bool or tuple(mask.shape) != (len(out),):
+        raise ValueError(
+            f"Expected mask {key!r} to be bool of shape ({len(out)},) (got {mask.dtype}, {tuple(mask.shape)}); "
+            "pass one True or False per node."
+        )
+    if not bool(mask.any()):
+        return float("nan")
+    try:
+        return METRICS[metric](out[mask.to(out.device)], y[mask.to(y.device)])
+    except ValueError as error:
+        raise ValueError(f"In the {key!r} split: {error}") from error
+
+
+def _area(scores: Tensor, positive: Tensor) -> float:
+    """Compute one ROC-AUC from average ranks (Mann-Whitney), exactly.
+
+    Not torchmetrics: it squashes logits by a sigmoid first, which makes ties of all large float32 logits.
+    """
+    _, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    rank = (counts.cumsum(0).double() - (counts - 1).double() / 2)[inverse]  # (n,) 1-based, ties averaged
+    above = int(positive.sum())
+    below = len(positive) - above
+    return float((rank[positive].sum() - above * (above + 1) / 2) / (above * below))
+
+
+def _as_column(y: Tensor, metric: str) -> Tensor:
+    """Flatten (n,) or (n, 1) labels to (n,)."""
+    if y.dim() != 1 and tuple(y.shape[1:]) != (1,):
+        raise ValueError(
+            f"Expected 'y' to have shape (n,) or (n, 1) for {metric} (got {tuple(y.shape)}); "
+            "for several labels per node use 'micro_f1' or 'roc_auc'."
+        )
+    return y.reshape(-1)
+
+
+def _check_lengths(out: Tensor, y: Tensor) -> None:
+    if out.dim() == 0 or out.dim() > 2 or y.dim() == 0 or len(out) != len(y):
+        raise ValueError(
+            f"Expected 'out' of shape (n,) or (n, c) and 'y' with as many rows (got {tuple(out.shape)} and "
+            f"{tuple(y.shape)}); score predictions and labels of the same nodes."
+        )
+
+
+def _check_rows(out: Tensor, y: Tensor) -> None:
+    """Refuse rows that do not match, no rows, and NaN."""
+    _check_lengths(out, y)
+    if len(out) == 0:
+        raise ValueError("Expected 'out' to have at least one row to score (got none); choose a split with nodes.")
+    bad = int(out.isnan().reshape(len(out), -1).any(dim=1).sum())
+    if bad:
+        raise ValueError(
+            f"Expected 'out' to be free of NaN (got NaN in {bad} of {len(out)} rows); "
+            "the model has diverged: lower the learning rate, or check the features for NaN."
+        )
+
+
+def _check_binary(y: Tensor) -> None:
+    if not bool(((y == 0) | (y == 1)).all()):
+        raise ValueError(
+            f"Expected 'y' to hold 0 and 1 only (got values from {y.min().item()} to {y.max().item()}); "
+            "for class ids use 'accuracy', and mask out nodes without a label."
+        )
