@@ -14,7 +14,7 @@ tensor([[0.0000, 1.0000, 0.0000],
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,15 +56,17 @@ class Sparse:
 
     def __matmul__(self, h: Tensor) -> Tensor:
         """Multiply: (rows, columns) @ (columns, d) -> (rows, d), differentiable in h."""
-        product: Tensor = _Product.apply(
-            h, self.ids, self.offsets, self.values, self.ids_t, self.offsets_t, self.values_t
-        )
+        product: Tensor = _Product.apply(h, *self.tensors)  # type: ignore[no-untyped-call]
         return product
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return A and A^T as six tensors, the way the autograd functions take them."""
+        return self.ids, self.offsets, self.values, self.ids_t, self.offsets_t, self.values_t
 
     def to(self, device: torch.device | str) -> Sparse:
         """Move to a device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        return Sparse(self.shape, *(tensor.to(device) for tensor in self.tensors))
 
 
 def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
@@ -197,7 +199,8 @@ def _columns(rows: Any, ids: np.ndarray[Any, Any]) -> Any:
 
 def _pointers(rows: Any, keep: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the row pointers that are left when only the entries in `keep` stay."""
-    return np.append(0, np.cumsum(keep))[rows.indptr]
+    pointers: np.ndarray[Any, Any] = np.append(0, np.cumsum(keep))[rows.indptr]
+    return pointers
 
 
 def _is_symmetric(matrix: Any) -> bool:

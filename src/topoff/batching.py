@@ -203,10 +203,26 @@ class NodeSets:
             raise RuntimeError("Expected 'NodeSets' to be fitted before of() (got no parts); call fit(data) first.")
         if epoch < 0:
             raise ValueError(f"Expected 'epoch' to be at least 0 (got {epoch}); count epochs from 0.")
+        return self._grouped(self.parts_, self.nodes_.numpy(), epoch=epoch if self.regroup else 0)
+
+    def cover(self) -> list[Tensor]:
+        """List as many sets that hold every node of the graph once, with `train_only` too; for exact inference.
+
+        Example:
+            >>> from torch_geometric.data import Data
+            >>> pair = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), num_nodes=4)
+            >>> [nodes.numel() for nodes in NodeSets(ratio=0.5, parts=2).fit(pair).cover()]
+            [2, 2]
+        """
+        if self.parts_ is None:
+            raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
+        return self._grouped(self.parts_, np.arange(self.parts_.numel()), epoch=0)
+
+    def _grouped(self, parts: Tensor, nodes: Ints, *, epoch: int) -> list[Tensor]:
+        """Merge the parts of some nodes into batches."""
         # a pair and not a sum: epoch 1 of seed 0 must not repeat epoch 0 of seed 1
-        rng = np.random.default_rng([self.seed, epoch if self.regroup else 0])
-        nodes = self.nodes_.numpy()
-        part = self.parts_.numpy()[nodes]
+        rng = np.random.default_rng([self.seed, epoch])
+        part = parts.numpy()[nodes]
         batch_of_part = _merge(np.bincount(part), len(self), rng=rng)
         batch = batch_of_part[part]
         order = np.lexsort((nodes, part, batch))

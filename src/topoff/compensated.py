@@ -123,7 +123,7 @@ def compensate(spot: Spot, compensation: Compensation | None, h: Tensor, *, oper
     if compensation is None or compensation.read.size(0) == 0 or spot.boundary.numel() == 0:
         return spot.within @ h
     spread = compensation.spread[operator]
-    out: Tensor = _Compensate.apply(
+    out: Tensor = _Compensate.apply(  # type: ignore[no-untyped-call]
         h, *spot.within.tensors, spot.boundary, spread, compensation.read, compensation.anchors
     )
     return out

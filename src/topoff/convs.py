@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch_geometric.nn as gnn
@@ -231,13 +231,13 @@ def edge_values_of(conv: Conv, graph: Any, args: Any, kwargs: Any) -> str | None
     weight = given.get("edge_weight")
     if weight is None:
         return None
-    for name in EDGE_VALUES:
-        if _same(weight, getattr(graph, name, None)):
-            return name
-    return raise_foreign(conv, "edge_weight")
+    own = [name for name in EDGE_VALUES if _same(weight, getattr(graph, name, None))]
+    if not own:
+        raise_foreign(conv, "edge_weight")
+    return own[0]
 
 
-def raise_foreign(conv: Conv, name: str) -> Any:
+def raise_foreign(conv: Conv, name: str) -> NoReturn:
     """Raise for edges or edge values that are not the batch's own."""
     raise ValueError(
         f"Expected {conv} to receive the batch's own '{name}' (got another tensor): edges changed inside the model "
@@ -253,7 +253,7 @@ def _same(tensor: Tensor, own: Tensor | None) -> bool:
 
 def without_edges(conv: Conv, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return a linear conv's arguments with no edges: its own normalisation then costs nothing, and is not used."""
-    given = dict(zip(conv.parameters, args, strict=False)) | kwargs
+    given: dict[str, Any] = dict(zip(conv.parameters, args, strict=False)) | kwargs
     if given.get("edge_weight") is not None:
         given["edge_weight"] = given["edge_weight"][:0]
     given["edge_index"] = given["edge_index"][:, :0]
@@ -298,8 +298,9 @@ class extended:  # noqa: N801 - reads as a verb where it is used
     def _extend_tensor(self, tensor: Tensor) -> Tensor:
         if not torch.is_floating_point(tensor):
             if tensor.dim() == 2 and tensor.size(0) == 2:
-                own = _same(tensor, self.batch.edge_index)
-                return self.around.edge_index if own else raise_foreign(self.conv, "edge_index")
+                if not _same(tensor, self.batch.edge_index):
+                    raise_foreign(self.conv, "edge_index")
+                return self.around.edge_index
             return tensor
         for name, values in self.around.values.items():
             if tensor is self.batch[name]:

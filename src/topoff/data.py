@@ -50,6 +50,20 @@ def check(data: Data) -> Data:
     ...            train_mask=mask, val_mask=~mask, test_mask=mask & ~mask)).x.dtype
     torch.float32
     """
+    out = check_graph(data)
+    for name in MASKS:
+        out[name] = _check_mask(name, data.get(name), out.x.size(0))
+    _check_disjoint(out)
+    out.y = _check_y(data.y, out.train_mask | out.val_mask | out.test_mask)
+    return out
+
+
+def check_graph(data: Data) -> Data:
+    """Return a validated copy of `data` as `check` does, but ask for no labels and no masks; for prediction.
+
+    >>> check_graph(Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]))).num_nodes
+    2
+    """
     if not isinstance(data, Data):
         _refuse_type(data)
     if "adj_t" in data:
@@ -61,10 +75,6 @@ def check(data: Data) -> Data:
     if data.get("num_nodes", len(out.x)) != len(out.x):
         _refuse(f"'x' to have {data.num_nodes} rows, as num_nodes says", str(len(out.x)), "give every node a row")
     out.edge_index = _check_edge_index(data.edge_index, out.x.size(0))
-    for name in MASKS:
-        out[name] = _check_mask(name, data.get(name), out.x.size(0))
-    _check_disjoint(out)
-    out.y = _check_y(data.y, out.train_mask | out.val_mask | out.test_mask)
     if data.get("edge_weight") is not None:
         out.edge_weight = _check_edge_values("edge_weight", data.edge_weight, out.edge_index.size(1)).to(out.x.dtype)
     if data.get("edge_attr") is not None:

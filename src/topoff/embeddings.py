@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from topoff.calling import Call
 from topoff.convs import Conv, plain
 from topoff.graph import Graph
-from topoff.layerwise import exact
+from topoff.layerwise import Collect, exact
 from topoff.plan import Plan
 
 
 def embed(
     model: nn.Module,
     graph: Graph,
-    node_sets: Sequence[Tensor],
+    batches: Sequence[Data],
     *,
     plan: Plan,
-    add: Callable[[Tensor], None],
+    collect: Collect,
     call: Call | None = None,
 ) -> Tensor:
-    """Run exact inference, hand the (n, d) input of every conv to `add`, and return the output (n, out).
+    """Run exact inference, hand the (n, d) input of every conv to `collect`, and return the output (n, out).
 
     Inputs that are the raw features (or fixed propagations of them) are left out: their halo terms are known exactly.
     """
 
-    def collect(conv: Conv, hop: int, rows: Tensor) -> None:
+    def filtered(conv: Conv, hop: int, rows: Tensor) -> None:
         if not plan.is_constant(conv, hop):
-            add(rows.reshape(rows.size(0), -1))
+            collect(conv, hop, rows.reshape(rows.size(0), -1).cpu())
 
-    return exact(model, graph, node_sets, call=call, collect=collect)
+    return exact(model, graph, batches, call=call, collect=filtered)
 
 
 def reinitialised(model: nn.Module, seed: int) -> nn.Module:

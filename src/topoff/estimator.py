@@ -27,12 +27,14 @@ import torch
 from torch import Tensor
 
 from topoff.aggregation import Operator
-from topoff.graph import Graph
+from topoff.graph import Chain, Graph
 from topoff.plan import Plan, Structure
 
 ESTIMATORS = ("ridge", "paper", "released")
 WIDTH = 4  # columns of the basis per unit of rank: the regression uses all of them, the batch pays for `rank`
 FEATURE_WEIGHT = 0.1  # norm of the propagated features A X in the basis, relative to that of an embedding block
+ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
+GRAM_ROWS = 16384  # principal directions come from the Gram matrix of about this many rows, evenly spaced
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
 
 
@@ -70,7 +72,7 @@ class Compensator:
         seed: of the random sketches and anchors of "paper" and "released".
     """
 
-    basis_: Tensor  # (n, m)
+    blocks_: list[Tensor]  # the basis Phi (n, m), in blocks of columns
     rank_: int
 
     def __init__(
@@ -83,6 +85,7 @@ class Compensator:
         seed: int = 0,
     ) -> None:
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
+        self._features: tuple[Graph, Tensor] | None = None
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
@@ -101,25 +104,33 @@ class Compensator:
 
     def finish(self, principal: Principal) -> Compensator:
         """Close the basis and learn from it."""
-        if self.estimator == "ridge":
-            for chain in self._plan.chains[:1]:
-                principal.add_features(self._graph.propagated(chain))
-        keep = self.rank if isinstance(self.rank, float) else None
         n, dtype = self._graph.num_nodes, self._graph.data.x.dtype
-        self.basis_ = principal.basis(energy=keep) if principal.columns is not None else torch.zeros(n, 0, dtype=dtype)
-        m = self.basis_.size(1)
+        if principal.blocks and self.estimator == "ridge" and self._plan.chains:
+            principal.add_features(self._leading_features(self._plan.chains[0]))
+        self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
+        m = sum(block.size(1) for block in self.blocks_)
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
         if self.estimator == "released":
-            self.basis_ = torch.linalg.qr(compress(self.basis_, self.rank_)).Q
+            self.blocks_ = [torch.linalg.qr(compress(self.basis_, self.rank_)).Q]
         receivers = self._graph.data.edge_index[1]
         self._weight = (torch.bincount(receivers, minlength=n) + 1).to(dtype).sqrt()
         return self
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there is a basis."""
+        return hasattr(self, "blocks_")
+
+    @property
+    def basis_(self) -> Tensor:
+        """The basis Phi; (n, m)."""
+        return torch.cat(self.blocks_, dim=1) if self.blocks_ else self._graph.data.x[:, :0]
 
     def of(self, structure: Structure) -> Compensation:
         """Return the compensation of one batch."""
         return getattr(self, f"_{self.estimator}")(structure)  # type: ignore[no-any-return]
 
-    def certificate(self, structure: Structure, compensation: Compensation, rows: Tensor) -> tuple[float, float]:
+    def residual(self, structure: Structure, compensation: Compensation, rows: Tensor) -> tuple[float, float]:
         """Return ||A[B,C] (H_C - R H_B)||^2 and ||A[B,C] H_C||^2 of one batch for embeddings (n, d)."""
         missing, whole = 0.0, 0.0
         summary = compensation.summary(rows[structure.nodes])
@@ -138,14 +149,16 @@ class Compensator:
         it on the basis projects on the k leading right singular vectors V of the fitted messages:
         spread = T V, read = V' (F'WF + lambda I)^-1 F'W.
         """
-        F = self.basis_[structure.nodes]
+        F = self._rows(structure.nodes)
         weight = self._weight[structure.nodes].to(F.dtype)
         FW = F * (weight / weight.mean()).unsqueeze(1)
-        messages = self._messages(structure, self.basis_)
-        inverse, smoother, condition = _regularised_inverse(F.T @ FW, self.ridge, rows=len(F))
+        messages = self._messages(structure)
+        inverse, smoother, condition = _regularised_inverse(F.T @ FW, self.ridge)
         energy = inverse.new_zeros(inverse.shape)
         for T in messages:
-            energy += (T.T @ T).to(inverse.dtype) / T.square().sum().clamp(min=1e-30)
+            sample = T[:: max(1, len(T) // ENERGY_ROWS)]
+            gram = (sample.T @ sample).to(inverse.dtype)
+            energy += gram / gram.trace().clamp(min=1e-30)
         values, vectors = torch.linalg.eigh(smoother.T @ energy @ smoother)
         k = min(self.rank_, len(F))
         V = vectors[:, vectors.size(1) - k :].flip(1)
@@ -157,7 +170,7 @@ class Compensator:
 
     def _paper(self, structure: Structure) -> Compensation:
         """Follow Eq. (12): a range finder per batch, k uniform anchors, a truncated pseudo-inverse."""
-        H = self.basis_[structure.nodes]
+        H = self._rows(structure.nodes)
         k = min(self.rank_, len(H))
         generator = self._generator(structure)
         sketch = torch.randn(H.size(1), k, generator=generator, dtype=H.dtype)
@@ -168,7 +181,7 @@ class Compensator:
         inverse = torch.linalg.pinv(small, rtol=PINV_RTOL).to(H.dtype)
         singular = torch.linalg.svdvals(small)
         rank = int((singular > PINV_RTOL * singular[:1]).sum())
-        spreads = [T @ inverse for T in self._messages(structure, self.basis_)]
+        spreads = [T @ inverse for T in self._messages(structure)]
         condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
         return self._pack(
             structure, spreads, Q[anchors].T.contiguous(), anchors=anchors, rank=rank, condition=condition
@@ -176,7 +189,7 @@ class Compensator:
 
     def _released(self, structure: Structure) -> Compensation:
         """Follow the authors' release: one global orthonormal basis Q, read = pinv(Q_S), spread = A[B,C] Q_C."""
-        Q = self.basis_[structure.nodes]
+        Q = self._rows(structure.nodes)
         anchors = None
         if self.anchors is not None and self.anchors < len(Q):
             order = torch.randperm(len(Q), generator=self._generator(structure))
@@ -188,14 +201,25 @@ class Compensator:
         read = torch.linalg.pinv(chosen, atol=cut, rtol=0.0).to(Q.dtype)
         condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
         self._warn_of_small_batch(len(Q))
-        return self._pack(
-            structure, self._messages(structure, self.basis_), read, anchors=anchors, rank=rank, condition=condition
-        )
+        return self._pack(structure, self._messages(structure), read, anchors=anchors, rank=rank, condition=condition)
 
-    def _messages(self, structure: Structure, rows: Tensor) -> list[Tensor]:
-        """Return A[B,C] rows_C for every operator, and rows_C for every flow of the general path."""
-        linear = [spot.halo @ rows for spot in structure.spots.values()]
-        return linear + [rows[near.halo] for near in structure.around.values()]
+    def _leading_features(self, chain: Chain) -> Tensor:
+        """Return the leading directions of the propagated features, found once per graph."""
+        if self._features is None or self._features[0] is not self._graph:
+            features = self._graph.propagated(chain)
+            width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
+            self._features = self._graph, compress(features, width)
+        return self._features[1]
+
+    def _rows(self, nodes: Tensor) -> Tensor:
+        """Return Phi of some nodes; (b, m)."""
+        return torch.cat([block[nodes] for block in self.blocks_ or [self.basis_]], dim=1)
+
+    def _messages(self, structure: Structure) -> list[Tensor]:
+        """Return A[B,C] Phi_C for every operator, and Phi_C for every flow of the general path."""
+        blocks = self.blocks_ or [self.basis_]
+        linear = [torch.cat([spot.halo @ block for block in blocks], dim=1) for spot in structure.spots.values()]
+        return linear + [self._rows(near.halo) for near in structure.around.values()]
 
     def _pack(
         self,
@@ -245,67 +269,68 @@ class Principal:
 
     def __init__(self, width: int | None) -> None:
         self.width = width
-        self.columns: Tensor | None = None  # (n, m)
         self.energy = 0.0  # of all blocks
         self.blocks = 0
+        self._columns: list[Tensor] = []
 
     def add(self, block: Tensor) -> None:
         """Add a block (n, d)."""
         self.energy += float(block.square().sum())
         self.blocks += 1
-        self._append(block)
+        self._columns.append(block)
+        held = sum(part.size(1) for part in self._columns)
+        if self.width is not None and held > 4 * self.width:
+            self._columns = [compress(torch.cat(self._columns, dim=1), 2 * self.width)]
 
-    def add_features(self, features: Tensor) -> None:
-        """Add fixed, propagated features at a low weight: they help the regression and take no rank from embeddings."""
-        if self.columns is None or self.width == 0:
-            return
-        leading = compress(features, min(features.size(1), (self.width or 4 * 64) // WIDTH))
+    def add_features(self, leading: Tensor) -> None:
+        """Add fixed features at a low weight: they help the regression and take no rank from the embeddings."""
         target = FEATURE_WEIGHT * (self.energy / self.blocks) ** 0.5
-        self._append(leading * (target / float(leading.norm().clamp(min=1e-30))))
+        self._columns.append(leading * (target / float(leading.norm().clamp(min=1e-30))))
 
-    def basis(self, *, energy: float | None = None) -> Tensor:
-        """Return the basis (n, m): `width` columns at most, or as many as hold a fraction of the energy."""
-        assert self.columns is not None
-        if energy is not None:
-            return compress(self.columns, self.columns.size(1), energy=energy)
-        if self.width is None or self.columns.size(1) <= self.width:
-            return self.columns
-        return compress(self.columns, self.width)
-
-    def _append(self, block: Tensor) -> None:
-        self.columns = block if self.columns is None else torch.cat([self.columns, block], dim=1)
-        if self.width is not None and self.columns.size(1) > 4 * self.width:
-            self.columns = compress(self.columns, 2 * self.width)
+    def basis(self, *, energy: float | None = None) -> list[Tensor]:
+        """Return the basis (n, m) in blocks: 1.5 `width` columns at most, or as many as hold a share of the energy."""
+        m = sum(block.size(1) for block in self._columns)
+        if energy is not None and m:
+            return [compress(torch.cat(self._columns, dim=1), m, energy=energy)]
+        if self.width is None or m <= 1.5 * self.width:
+            return self._columns
+        return [compress(torch.cat(self._columns, dim=1), self.width)]
 
 
 def compress(rows: Tensor, width: int, *, energy: float | None = None) -> Tensor:
     """Project (n, m) on its leading principal directions: `width` of them, or as many as hold a share of the energy."""
-    values, vectors = torch.linalg.eigh((rows.T @ rows).double())
+    sample = rows[:: max(1, rows.size(0) // GRAM_ROWS)]
+    values, vectors = torch.linalg.eigh((sample.T @ sample).double())
     if energy is not None:
         share = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
         width = min(rows.size(1), int((share < energy).sum()) + 1)
-    return rows @ vectors[:, vectors.size(1) - width :].flip(1).to(rows.dtype)
+    leading: Tensor = vectors[:, vectors.size(1) - width :].flip(1).to(rows.dtype)
+    return rows @ leading
 
 
-def _regularised_inverse(gram: Tensor, ridge: float, *, rows: int) -> tuple[Tensor, Tensor, float]:
-    """Return (G + lambda mean(diag G) I)^-1, that times G, and the condition number, all in float64.
+def _regularised_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
+    """Return (G + lambda mean(diag G) I)^-1, that times G, and the condition number, in float64.
 
-    At lambda = 0 the null space of G is cut instead (eigenvalues below m eps max).
+    At lambda = 0 the null space of G is cut instead (eigenvalues below m eps max). With a ridge the condition number is
+    a lower bound, from the pivots of the Cholesky factor.
     """
     eps = torch.finfo(gram.dtype).eps
     G = gram.double()
     m = G.size(0)
     if m == 0:
         return G, G, 1.0
-    values, vectors = torch.linalg.eigh((G + G.T) / 2)
-    values = values.clamp(min=0)
-    keep = values > m * eps * values.max() if ridge == 0 else torch.ones_like(values, dtype=torch.bool)
-    shifted = values + ridge * values.mean() if ridge else values
-    keep &= shifted > 0
-    if not bool(keep.any()):
-        return torch.zeros_like(G), torch.zeros_like(G), 1.0
-    reciprocal = torch.where(keep, 1.0 / shifted.clamp(min=1e-300), torch.zeros_like(values))
-    inverse = (vectors * reciprocal) @ vectors.T
-    smoother = (vectors * (reciprocal * values)) @ vectors.T
-    kept = shifted[keep]
-    return inverse, smoother, float(kept.max() / kept.min())
+    G = (G + G.T) / 2
+    if ridge:
+        shifted = G + ridge * G.diagonal().mean().clamp(min=1e-300) * torch.eye(m, dtype=G.dtype)
+        factor = torch.linalg.cholesky(shifted)
+        pivots = factor.diagonal()
+        return (
+            torch.cholesky_inverse(factor),
+            torch.cholesky_solve(G, factor),
+            float((pivots.max() / pivots.min()) ** 2),
+        )
+    values, vectors = torch.linalg.eigh(G)
+    keep = values > m * eps * values.max().clamp(min=1e-300)
+    values, vectors = values[keep], vectors[:, keep]
+    condition = float(values.max() / values.min()) if len(values) else 1.0
+    return (vectors / values) @ vectors.T, vectors @ vectors.T, condition

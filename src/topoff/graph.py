@@ -56,6 +56,7 @@ class Graph:
         self.edge_level = [key for key in data.keys() if data.is_edge_attr(key) and key != "edge_index"]  # noqa: SIM118
         self._aggregations: dict[Operator, Aggregation] = {}
         self._constants: dict[Chain, Tensor] = {}
+        self._features: Tensor | None = None
         self._incoming: dict[str, tuple[Tensor, Tensor]] = {}
 
     def aggregation(self, operator: Operator) -> Aggregation:
@@ -63,6 +64,12 @@ class Graph:
         if operator not in self._aggregations:
             self._aggregations[operator] = aggregation(self.data, operator)
         return self._aggregations[operator]
+
+    def features(self, device: torch.device) -> Tensor:
+        """Return the features on a device, moved there once."""
+        if self._features is None or self._features.device != device:
+            self._features = self.data.x.to(device)
+        return self._features
 
     def propagated(self, chain: Chain) -> Tensor:
         """Return the features after the operators of a chain: (A,) gives A X, (A, A) gives A A X; (n, f)."""
@@ -94,7 +101,7 @@ class Graph:
             batch[key] = self.data[key][nodes]
         for key in self.edge_level:
             batch[key] = self.data[key][edge_ids[inside]]
-        batch.n_id = self.data.n_id[nodes] if "n_id" in self.data else nodes
+        batch.n_id = nodes
         batch.batch_size = nodes.numel()
         batch.num_nodes = nodes.numel()
         return batch

@@ -11,7 +11,8 @@ model from the start for each layer, costs the square of the depth; see docs/dec
 >>> from torch_geometric.data import Data
 >>> ring = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0], [1, 2, 3, 0, 0, 1, 2, 3]]))
 >>> model = GCN(4, 8, num_layers=3, out_channels=2).eval()
->>> out = exact(model, Graph(ring), [torch.tensor([0, 1]), torch.tensor([2, 3])])
+>>> graph = Graph(ring)
+>>> out = exact(model, graph, [graph.induced(torch.tensor([0, 1])), graph.induced(torch.tensor([2, 3]))])
 >>> torch.allclose(out, model(ring.x, ring.edge_index), atol=1e-6)
 True
 """
@@ -38,7 +39,7 @@ Collect = Callable[[Conv, int, Tensor], None]
 def exact(
     model: nn.Module,
     graph: Graph,
-    node_sets: Sequence[Tensor],
+    batches: Sequence[Data],
     *,
     call: Call | None = None,
     collect: Collect | None = None,
@@ -48,7 +49,7 @@ def exact(
     Args:
         model: any PyG model; its mode and parameters are left as they are.
         graph: the whole graph.
-        node_sets: every node exactly once; their size bounds the memory.
+        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         collect: told the (n, d) input of every conv (see `Collect`).
 
@@ -59,7 +60,8 @@ def exact(
     convs = describe(model)
     run = caller(model, call)
     with evaluating(model):
-        lockstep = _Lockstep(graph, node_sets, collect)
+        parameter = next(model.parameters(), graph.data.x)
+        lockstep = _Lockstep(graph, batches, collect, device=parameter.device)
         with Interception(convs, lockstep):
             return lockstep.run(lambda batch: run(model, batch))
 
@@ -67,9 +69,9 @@ def exact(
 class _Lockstep:
     """Run one forward per batch, all in step; a `Handler` for the convs of each."""
 
-    def __init__(self, graph: Graph, node_sets: Sequence[Tensor], collect: Collect | None) -> None:
+    def __init__(self, graph: Graph, batches: Sequence[Data], collect: Collect | None, *, device: torch.device) -> None:
         self.graph = graph
-        self.batches = [_Batch(graph, nodes) for nodes in node_sets]
+        self.batches = [_Batch(graph, batch, device=device) for batch in batches]
         self.collect = collect
         self.now = self.batches[0]  # the batch that is awake
 
@@ -129,30 +131,34 @@ class _Lockstep:
             return rows.run(forward, args, kwargs)
         batch.operator = conv.operators[edge_values_of(conv, batch.data, args, kwargs)]
         given = without_edges(conv, args, kwargs)
-        if conv.transforms_first and self.collect and given["x"] is not batch.data.x:
-            batch.exchange(conv, given["x"])
+        batch.propagated = bool(self.collect and conv.transforms_first and given["x"] is not batch.data.x)
+        if batch.propagated:  # (A H) W = A (H W): what is collected is propagated at once
+            given["x"] = batch.rows(batch.operator) @ batch.exchange(conv, given["x"])
         return forward(**given)
 
     def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
         """Multiply the rows of the global operator with the operand of all batches."""
         batch = self.now
         assert batch.operator is not None
+        if batch.propagated:
+            return operand
         if operand is batch.data.x:
             batch.hop += 1
-            return batch.rows(batch.operator) @ self.graph.data.x
+            return batch.rows(batch.operator) @ self.graph.features(operand.device)
         return batch.rows(batch.operator) @ batch.exchange(conv, operand, record=not conv.transforms_first)
 
 
 class _Batch:
     """Hold what one batch needs while it runs."""
 
-    def __init__(self, graph: Graph, nodes: Tensor) -> None:
-        self.graph = graph
-        self.nodes = nodes
-        self.size = nodes.numel()
-        self.data = graph.induced(nodes)
+    def __init__(self, graph: Graph, batch: Data, *, device: torch.device) -> None:
+        self.graph, self.device = graph, device
+        self.nodes: Tensor = batch.n_id.cpu()
+        self.size = self.nodes.numel()
+        self.data = batch if batch.x.device == device else batch.to(device)
         self.shared: Tensor | None = None  # the (n, d) matrix of the current exchange
         self.operator: Operator | None = None  # of the linear conv that is running
+        self.propagated = False  # that conv was given its propagated input
         self.hop = 0  # propagations of that conv so far
         self._rows: dict[Operator, Sparse] = {}
         self._around: dict[str, Neighbourhood] = {}
@@ -168,12 +174,12 @@ class _Batch:
 
     def rows(self, operator: Operator) -> Sparse:
         if operator not in self._rows:
-            self._rows[operator] = self.graph.aggregation(operator).rows(self.nodes)
+            self._rows[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
         return self._rows[operator]
 
     def neighbourhood(self, flow: str) -> Neighbourhood:
         if flow not in self._around:
-            self._around[flow] = self.graph.neighbourhood(self.nodes, flow=flow)
+            self._around[flow] = self.graph.neighbourhood(self.nodes, flow=flow).to(self.device)
         return self._around[flow]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from topoff.compensated import Supplement
 from topoff.estimator import Compensator
 from topoff.graph import Graph
 from topoff.plan import Plan, Structure, structure_of
+
+COLUMNS = 32  # of each layer that a certificate looks at
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
 
@@ -78,7 +80,8 @@ class Loader:
         if self._cut_for != epoch:
             self._batches = [self._cut(nodes) for nodes in self.sets.of(epoch)]
             self._cut_for = epoch
-            self.compensate()
+            if self.compensator is not None and self.compensator.is_fitted:
+                self.compensate()
         return self._batches
 
     def compensate(self) -> None:
@@ -89,16 +92,10 @@ class Loader:
             batch.supplement = replace(batch.supplement, compensation=compensation)
         self._report("compensating batches", len(self._batches))
 
-    def certificate(self, blocks: Iterable[Tensor]) -> tuple[float, list[float]]:
-        """Return the relative residual on embeddings (n, d) of the batches at hand: pooled, and per batch."""
-        sums = np.zeros((len(self._batches), 2))
+    def residual(self) -> Residual:
+        """Return an empty account of how well the compensations at hand explain embeddings."""
         assert self.compensator is not None
-        for rows in blocks:
-            for row, batch in enumerate(self._batches):
-                supplement: Supplement = batch.supplement
-                assert supplement.compensation is not None
-                sums[row] += self.compensator.certificate(supplement.structure, supplement.compensation, rows)
-        return _ratio(sums.sum(0)), [_ratio(row) for row in sums]
+        return Residual(self.compensator, self.batches())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: the epoch and how many of its batches were handed out."""
@@ -119,5 +116,28 @@ class Loader:
             self.progress(what, done, len(self._batches))
 
 
-def _ratio(sums: Sequence[float] | np.ndarray[Any, Any]) -> float:
+class Residual:
+    """Account for ||A[B,C] (H_C - R H_B)|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
+
+    def __init__(self, compensator: Compensator, batches: list[Data]) -> None:
+        self._compensator = compensator
+        self._pairs = [(batch.supplement.structure, batch.supplement.compensation) for batch in batches]
+        self._sums = np.zeros((len(batches), 2))
+
+    def add(self, rows: Tensor) -> None:
+        """Add the embeddings of one layer (n, d); of a wide layer, every so many of its columns."""
+        rows = rows[:, :: max(1, rows.size(1) // COLUMNS)].contiguous()
+        for row, (structure, compensation) in enumerate(self._pairs):
+            self._sums[row] += self._compensator.residual(structure, compensation, rows)
+
+    def pooled(self) -> float:
+        """Return the certificate over all batches."""
+        return _ratio(self._sums.sum(0))
+
+    def per_batch(self) -> list[float]:
+        """Return the certificate of each batch."""
+        return [_ratio(row) for row in self._sums]
+
+
+def _ratio(sums: np.ndarray[Any, Any]) -> float:
     return float((sums[0] / sums[1]) ** 0.5) if sums[1] > 0 else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCNConv
@@ -29,7 +31,7 @@ class GCN(nn.Module):
         if num_layers < 1:
             raise ValueError(f"Expected num_layers to be at least 1 (got {num_layers}).")
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
-        self.convs = nn.ModuleList(GCNConv(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.convs = nn.ModuleList(GCNConv(a, b) for a, b in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(hidden_channels) if norm else nn.Identity() for _ in widths[1:-1])
         self.dropout, self.residual, self._widths = dropout, residual, widths
 

@@ -104,6 +104,7 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
     model = plain(model)
     convs = describe(model)
     piece = graph.induced(_piece(graph))
+    piece.n_id = torch.arange(piece.num_nodes)
     tracer = _Tracer(Graph(piece), piece)
     run = caller(model, call)
     with evaluating(model):
@@ -119,20 +120,21 @@ def _piece(graph: Graph) -> Tensor:
     edges = graph.data.edge_index
     nodes = edges[1, :1] if edges.numel() else torch.zeros(1, dtype=torch.int64)
     while nodes.numel() < PIECE:
-        grown = torch.cat([nodes, edges[0, graph.edges_into(nodes)]]).unique()
+        grown = torch.unique(torch.cat([nodes, edges[0, graph.edges_into(nodes)]]))
         if grown.numel() == nodes.numel():
             break
         nodes = grown
-    isolated = torch.arange(min(2, graph.num_nodes))
-    return torch.cat([nodes[:PIECE], isolated]).unique()
+    first: Tensor = torch.unique(torch.cat([nodes[:PIECE], torch.arange(min(2, graph.num_nodes))]))
+    return first
 
 
 def _self_check(model: nn.Module, piece: Data, expected: Any, *, call: Call | None) -> None:
     """Compare exact batched output with the plain forward on the piece, and raise where they differ."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(int(piece.num_nodes or 0), generator=generator)
-    sets = [part for part in order.tensor_split(3) if part.numel()]
-    out = exact(model, Graph(piece), sets, call=call)
+    graph = Graph(piece)
+    batches = [graph.induced(part) for part in order.tensor_split(3) if part.numel()]
+    out = exact(model, graph, batches, call=call)
     if not isinstance(expected, Tensor) or expected.shape != out.shape:
         got = tuple(expected.shape) if isinstance(expected, Tensor) else type(expected).__name__
         raise ValueError(f"Expected the model to return one row per node (got {got} for {len(out)} nodes).")

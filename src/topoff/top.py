@@ -1,0 +1,361 @@
+"""TOP: two more lines than the full-batch script, no change to the model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.batching import NodeSets
+from topoff.calling import Call, caller
+from topoff.compensated import Compensated
+from topoff.convs import Conv, evaluating, plain
+from topoff.data import check, check_graph
+from topoff.embeddings import embed, reinitialised
+from topoff.estimator import Compensator
+from topoff.graph import Graph
+from topoff.invariance import (
+    Fidelity,
+    LayerErrors,
+    Loss,
+    compare_gradients,
+    default_loss,
+    gradient,
+    output_error,
+)
+from topoff.layerwise import Collect, exact
+from topoff.loader import Loader, Progress, Residual, whole_graph
+from topoff.metrics import score
+from topoff.plan import Plan, make_plan
+
+MASKS = ("train", "val", "test")
+
+
+class TOP:
+    """Train an unmodified PyG model in mini-batches that behave like the whole graph (topological compensation).
+
+    Args:
+        model: any PyG model that works per node and neighbour; it is called, never changed.
+        data: the whole graph, validated as by `topoff.load`.
+        ratio: fraction of the nodes per batch.
+        rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 compensates nothing.
+        batches: "kaminpar", "metis" or "random", or a `NodeSets` of your own.
+        parts: clusters that are merged into batches.
+        estimator: "ridge" (default), "paper" or "released"; see `Compensator`.
+        inits: networks behind the first basis: the current weights and inits - 1 random initialisations.
+        ridge: lambda of the estimator.
+        anchors: nodes of a batch that the paper's estimators read.
+        refresh: "every=E" re-estimates from current embeddings every E epochs, "never" keeps the first basis.
+        regroup: merge parts into new batches every epoch.
+        train_only: batch the training nodes alone; all others are halo, and compensated.
+        tolerance: a certificate above this warns.
+        seed: of partition, initialisations and the order of the batches.
+        call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
+        progress: told what is being done, how much of it is done and how much there is.
+
+    >>> import torch, topoff
+    >>> from torch_geometric.nn import GCN
+    >>> data = topoff.load("wordnet")
+    >>> model = GCN(data.num_features, 16, num_layers=2, out_channels=45)
+    >>> top = topoff.TOP(model, data, ratio=0.1, rank=16)
+    >>> len(top)
+    10
+    >>> out = top(next(iter(top)))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        ratio: float = 0.1,
+        rank: int | float = 64,
+        batches: str | NodeSets = "kaminpar",
+        parts: int | None = None,
+        estimator: str = "ridge",
+        inits: int = 2,
+        ridge: float = 1e-5,
+        anchors: int | None = None,
+        refresh: str = "every=5",
+        regroup: bool = False,
+        train_only: bool = False,
+        tolerance: float = 0.5,
+        seed: int = 0,
+        call: Call | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.model, self.data = model, check(data)
+        if isinstance(batches, str):
+            batches = NodeSets(
+                method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only
+            )
+        self.sets = batches
+        self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, seed=seed)
+        self.inits, self.tolerance, self.seed, self.call, self.progress = inits, tolerance, seed, call, progress
+        self.refresh_every = _parse_refresh(refresh)
+        if inits < 1:
+            raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
+        self._certificates: tuple[float, list[float]] | None = None
+        self._loader: Loader | None = None
+        self._fitted_at = 0  # epoch of the current basis
+        self._run = caller(model, call)
+
+    # ---- training
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        return len(self.sets)
+
+    def __iter__(self) -> Iterator[Data]:
+        """Yield one epoch of batches; refreshes the basis by itself when it is due."""
+        loader = self.prepare()
+        if self.refresh_every and loader.epoch - self._fitted_at >= self.refresh_every:
+            self.refresh()
+        device = self.device
+        for batch in loader:
+            yield batch if device.type == "cpu" else batch.to(device)
+
+    def __call__(self, batch: Data) -> Tensor:
+        """Return the model's output on the batch, as if it ran on the whole graph; (b, out)."""
+        if "supplement" not in batch:
+            raise ValueError(
+                "Expected a batch of this TOP (got a Data without its supplement): use `for batch in top`."
+            )
+        with self._compensated.on(batch):
+            return self._run(self.model, batch)  # type: ignore[no-any-return]
+
+    def prepare(self, *, networks: Sequence[nn.Module] | None = None) -> Loader:
+        """Partition, embed and estimate, at the first call; return the loader.
+
+        `networks` are the models whose embeddings make the first basis; by default the model with its current weights
+        and inits - 1 random initialisations.
+        """
+        if self._loader is not None:
+            return self._loader
+        self.graph = Graph(self.data)
+        self.plan: Plan = make_plan(self.model, self.graph, call=self.call)
+        self._compensated = Compensated(self.plan.convs)
+        self._report("partitioning", 0, 1)
+        if self.sets.parts_ is None:
+            self.sets.fit(self.data)
+        self._report("partitioning", 1, 1)
+        if networks is None:
+            random = [reinitialised(self.model, self._init_seed(i)) for i in range(1, self.inits)]
+            networks = [self.model, *random]
+        self._loader = Loader(
+            self.graph, self.plan, sets=self.sets, compensator=self.compensator, seed=self.seed, progress=self.progress
+        )
+        principal = self.compensator.start(self.graph, self.plan)
+        for done, network in enumerate(networks if self.compensator.rank else ()):
+            self._report("basic embeddings", done, len(networks))
+            self._embed(network, principal.add)
+        self.compensator.finish(principal)
+        self._loader.compensate()
+        if not self.refresh_every:
+            self._certify_first()
+        return self._loader
+
+    def refresh(self) -> Tensor:
+        """Re-estimate from the model's current embeddings; return the exact output that comes with them (n, out).
+
+        One exact forward, then one small solve per batch. The certificate is that of the old basis on the new
+        embeddings.
+        """
+        loader = self.prepare()
+        self._fitted_at = loader.epoch
+        if not self.compensator.rank_:
+            return self.predict()
+        residual, principal = loader.residual(), self.compensator.start(self.graph, self.plan)
+        out = self._embed(self.model, residual.add, principal.add)
+        self._certify(residual)
+        self.compensator.finish(principal)
+        loader.compensate()
+        return out
+
+    # ---- looking at the result
+
+    def predict(self) -> Tensor:
+        """Return the exact output for every node, in eval mode; (n, out)."""
+        self.prepare()
+        return exact(self.model, self.graph, self._cover(), call=self.call)
+
+    def evaluate(self, *, metric: str | None = None, refresh: bool = False) -> dict[str, float]:
+        """Return exact train, val and test scores on pooled predictions; nothing else changes, unless `refresh`."""
+        out = self.refresh() if refresh else self.predict()
+        masks = {name: self.data[f"{name}_mask"] for name in MASKS}
+        return score(out.cpu(), self.data.y, masks=masks, metric=metric)
+
+    def compensated_outputs(self) -> Tensor:
+        """Return the mini-batch outputs in eval mode, NaN for nodes in no batch."""
+        loader = self.prepare()
+        with evaluating(self.model):
+            return output_error(self, loader.batches(), self.predict())[1]
+
+    def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
+        """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
+
+        The layers need one n x d matrix each; the gradient runs the whole graph at once and needs what full-batch
+        training needs (see `gradient_memory`).
+        """
+        loader, layers = self.prepare(), LayerErrors()
+        batches = loader.batches()
+        with evaluating(self.model):
+            truth = self._embed(self.model, collect=layers.add_exact)
+            error, _ = output_error(lambda batch: self._watched(batch, layers), batches, truth)
+        gradient_error = cosine = None
+        if gradients:
+            gradient_error, cosine = self._gradient_fidelity(batches, loss or default_loss(self.data.y))
+        return Fidelity(1 - error, error, layers.values(), gradient_error, cosine, self.certificate_)
+
+    def gradient_memory(self) -> int:
+        """Estimate the bytes that `fidelity(gradients=True)` takes: about four n x d matrices per layer."""
+        self.prepare()
+        widths = [p.size(0) for p in self.model.parameters() if p.dim() == 2]
+        return 4 * self.graph.num_nodes * sum(widths) * int(self.data.x.element_size())
+
+    @property
+    def certificate_(self) -> float:
+        """How much of the messages from outside the batches is missed: ||A[B,C] (H_C - R H_B)|| / ||A[B,C] H_C||.
+
+        Of the first basis on a held-out random initialisation; after a refresh, of the old basis on the embeddings just
+        computed. Pooled over batches and layers.
+        """
+        return self._certified()[0]
+
+    @property
+    def certificates_(self) -> list[float]:
+        """The certificate of each batch."""
+        return self._certified()[1]
+
+    def _certified(self) -> tuple[float, list[float]]:
+        if self._certificates is None:
+            self._certify_first()
+        assert self._certificates is not None
+        return self._certificates
+
+    # ---- the model's own face
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        parameter = next(self.model.parameters(), None)
+        return self.data.x.device if parameter is None else parameter.device
+
+    def to(self, device: torch.device | str) -> TOP:
+        """Move the model; batches follow it."""
+        self.model.to(device)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the user's own state_dict of the model."""
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the user's own state_dict."""
+        self.model.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        sets, rank = self.sets, self.compensator.rank
+        return (
+            f"TOP({type(plain(self.model)).__name__}, nodes={self.data.num_nodes}, "
+            f"batches={len(self)} x {sets.method}, rank={rank}, estimator={self.compensator.estimator}, "
+            f"refresh={f'every={self.refresh_every}' if self.refresh_every else 'never'})"
+        )
+
+    # ---- inside
+
+    def _embed(self, network: nn.Module, *sinks: Callable[[Tensor], None], collect: Collect | None = None) -> Tensor:
+        """Run a network exactly on the whole graph and hand what its convs read to every sink."""
+
+        def hand_out(conv: Conv, hop: int, rows: Tensor) -> None:
+            for sink in sinks:
+                sink(rows)
+
+        return embed(network, self.graph, self._cover(), plan=self.plan, collect=collect or hand_out, call=self.call)
+
+    def _certify_first(self) -> None:
+        """Measure the first basis on a held-out initialisation."""
+        loader = self.prepare()
+        residual = loader.residual()
+        if self.compensator.rank_:
+            self._embed(reinitialised(self.model, self._init_seed(0)), residual.add)
+        self._certify(residual)
+
+    def _certify(self, residual: Residual) -> None:
+        pooled = residual.pooled()
+        self._certificates = pooled, residual.per_batch()
+        if pooled > self.tolerance:
+            warnings.warn(
+                f"The compensation misses {pooled:.0%} of the messages from outside the batches (tolerance "
+                f"{self.tolerance:.0%}): raise rank or inits, refresh more often, or use larger or clustered batches.",
+                stacklevel=3,
+            )
+
+    def _cover(self) -> list[Data]:
+        """Return batches that hold every node once: those at hand where they do."""
+        if self.sets.train_only:
+            return [self.graph.induced(nodes) for nodes in self.sets.cover()]
+        assert self._loader is not None
+        return self._loader.batches()
+
+    def _watched(self, batch: Data, layers: LayerErrors) -> Tensor:
+        self._compensated.collect = layers.comparing(batch.n_id)
+        try:
+            return self(batch)
+        finally:
+            self._compensated.collect = None
+
+    def _gradient_fidelity(self, batches: Sequence[Data], loss: Loss) -> tuple[float, float]:
+        whole = whole_graph(self.graph, self.plan).to(self.device)
+        truth = gradient(self.model, self, [whole], loss=loss)
+        return compare_gradients(gradient(self.model, self, batches, loss=loss), truth)
+
+    def _init_seed(self, number: int) -> int:
+        """Return the seed of a random initialisation; 0 is the held-out one."""
+        return self.seed * 1009 + number
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        if self.progress:
+            self.progress(what, done, total)
+
+
+def _parse_refresh(policy: str) -> int:
+    """Return the epochs between refreshes, 0 for never.
+
+    >>> _parse_refresh("every=5"), _parse_refresh("never")
+    (5, 0)
+    """
+    if policy == "never":
+        return 0
+    name, _, number = policy.partition("=")
+    if name != "every" or not number.isdigit() or int(number) < 1:
+        raise ValueError(f"Expected refresh to be 'never' or 'every=E' with E >= 1 (got '{policy}').")
+    return int(number)
+
+
+def predict(
+    model: nn.Module,
+    data: Data,
+    *,
+    ratio: float = 0.1,
+    batches: str = "kaminpar",
+    seed: int = 0,
+    call: Call | None = None,
+) -> Tensor:
+    """Return the model's exact output for every node of a graph, batch by batch, without TOP; (n, out).
+
+    >>> import torch
+    >>> from torch_geometric.nn import GCN
+    >>> graph = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
+    >>> predict(GCN(3, 8, num_layers=2, out_channels=2), graph, ratio=0.5, batches="random").shape
+    torch.Size([4, 2])
+    """
+    data = check_graph(data)
+    sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
+    graph = Graph(data)
+    make_plan(model, graph, call=call)
+    return exact(model, graph, [graph.induced(nodes) for nodes in sets.cover()], call=call)
