@@ -71,6 +71,8 @@ class Sparse:
 
 def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
     """Multiply a CSR matrix with h: row i is the sum of values[e] * h[ids[e]] over its entries e."""
+    if h.numel() == 0 or ids.numel() == 0:
+        return h.new_zeros(offsets.numel() - 1, h.size(1))
     if h.is_cuda:
         shape = (offsets.numel() - 1, h.size(0))
         return torch.sparse_csr_tensor(offsets, ids, values, shape, check_invariants=False) @ h

@@ -128,6 +128,11 @@ class Compensator:
 
     def of(self, structure: Structure) -> Compensation:
         """Return the compensation of one batch."""
+        if self.rank_ == 0:
+            spreads = [self._graph.data.x.new_zeros(spot.boundary.numel(), 0) for spot in structure.spots.values()]
+            spreads += [self._graph.data.x.new_zeros(near.halo.numel(), 0) for near in structure.around.values()]
+            read = self._graph.data.x.new_zeros(0, structure.nodes.numel())
+            return self._pack(structure, spreads, read, rank=0, condition=1.0)
         return getattr(self, f"_{self.estimator}")(structure)  # type: ignore[no-any-return]
 
     def residual(self, structure: Structure, compensation: Compensation, rows: Tensor) -> tuple[float, float]:

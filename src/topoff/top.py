@@ -156,8 +156,16 @@ class TOP:
         self.compensator.finish(principal)
         self._loader.compensate()
         if not self.refresh_every:
-            self._certify_first()
+            self.certify()
         return self._loader
+
+    def certify(self, network: nn.Module | None = None) -> float:
+        """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
+        residual = self.prepare().residual()
+        if self.compensator.rank_:
+            self._embed(network or reinitialised(self.model, self._init_seed(0)), residual.add)
+        self._certify(residual)
+        return self.certificate_
 
     def refresh(self) -> Tensor:
         """Re-estimate from the model's current embeddings; return the exact output that comes with them (n, out).
@@ -233,7 +241,7 @@ class TOP:
 
     def _certified(self) -> tuple[float, list[float]]:
         if self._certificates is None:
-            self._certify_first()
+            self.certify()
         assert self._certificates is not None
         return self._certificates
 
@@ -276,14 +284,6 @@ class TOP:
                 sink(rows)
 
         return embed(network, self.graph, self._cover(), plan=self.plan, collect=collect or hand_out, call=self.call)
-
-    def _certify_first(self) -> None:
-        """Measure the first basis on a held-out initialisation."""
-        loader = self.prepare()
-        residual = loader.residual()
-        if self.compensator.rank_:
-            self._embed(reinitialised(self.model, self._init_seed(0)), residual.add)
-        self._certify(residual)
 
     def _certify(self, residual: Residual) -> None:
         pooled = residual.pooled()

@@ -1,0 +1,5 @@
+"""Run the command line: `python -m topoff`."""
+
+from topoff.cli import main
+
+main()

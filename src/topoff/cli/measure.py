@@ -1,0 +1,139 @@
+"""`topoff measure`: how far batches are from the whole graph, on a model trained full-batch (Section 5.2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = """Examples:
+
+  topoff measure wordnet --hidden 128 --epochs 100 --ratio 0.1 --batches metis
+
+  topoff measure minesweeper --root data --ratio 0.5 --batches metis --methods top,cluster,drop --json"""
+
+
+def measure(
+    dataset: Annotated[str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder.")],
+    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    model: Annotated[str, typer.Option(help="The model; 'gcn'.")] = "gcn",
+    layers: Annotated[int, typer.Option(help="Number of convs.", min=1)] = 3,
+    hidden: Annotated[int, typer.Option(help="Width of the hidden layers.", min=1)] = 256,
+    dropout: Annotated[float, typer.Option(help="Dropout after each hidden layer.", min=0, max=0.99)] = 0.2,
+    norm: Annotated[bool, typer.Option(help="LayerNorm per node after each conv.")] = True,
+    residual: Annotated[bool, typer.Option(help="Residual connections where shapes match.")] = True,
+    epochs: Annotated[int, typer.Option(help="Full-batch training steps.", min=0)] = 200,
+    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.01,
+    batches: Annotated[str, typer.Option(help="metis, kaminpar or random.")] = "kaminpar",
+    parts: Annotated[int | None, typer.Option(help="Clusters that are merged into batches.")] = None,
+    ratio: Annotated[float, typer.Option(help="Fraction of the nodes per batch.")] = 0.1,
+    rank: Annotated[int, typer.Option(help="Rank of the compensation.", min=0)] = 64,
+    inits: Annotated[int, typer.Option(help="Random initialisations behind the basis.", min=1)] = 2,
+    estimator: Annotated[str, typer.Option(help="ridge, paper or released.")] = "ridge",
+    refresh_age: Annotated[
+        str,
+        typer.Option(help="'none': basis from random initialisations; A: from the weights A epochs before the end."),
+    ] = "none",
+    methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop.")] = "top,cluster,drop",
+    split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    quiet: Annotated[bool, typer.Option(help="No progress display.")] = False,
+) -> None:
+    """Train a model full-batch, then measure how far mini-batches are from its exact output and gradient."""
+    from topoff.memory import keep_freed_memory
+
+    keep_freed_memory()
+    import torch
+
+    from topoff.batching import NodeSets
+    from topoff.data import load
+    from topoff.measuring import measure as compare
+    from topoff.measuring import train_full_batch
+    from topoff.models import GCN
+
+    if model != "gcn":
+        raise ValueError(f"Expected --model to be 'gcn' (got '{model}').")
+    age = _age(refresh_age)
+    data = load(dataset, root=root, split=split, seed=seed)
+    torch.manual_seed(seed)
+    outputs = int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1)
+    network = GCN(
+        data.num_features,
+        hidden,
+        out_channels=outputs,
+        num_layers=layers,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
+    with _Display(epochs, quiet=quiet) as display:
+        trained = train_full_batch(network, data, epochs=epochs, lr=lr, age=age, seed=seed, tell=display.tell)
+        display.say("partitioning")
+        sets = NodeSets(method=batches, ratio=ratio, parts=None if batches == "random" else parts, seed=seed).fit(data)
+        display.say("comparing")
+        chosen = tuple(name.strip() for name in methods.split(",") if name.strip())
+        result = compare(
+            trained, data, sets=sets, methods=chosen, rank=rank, inits=inits, estimator=estimator, seed=seed
+        )
+    if not quiet and not as_json:
+        _print_table(result, dataset)
+    if as_json:
+        typer.echo(json.dumps(result))
+
+
+def _age(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdigit():
+        raise ValueError(f"Expected --refresh-age to be 'none' or a number of epochs (got '{text}').")
+    return int(text)
+
+
+class _Display:
+    """Show a progress bar on stderr while training; nothing when quiet or not a terminal."""
+
+    def __init__(self, epochs: int, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+        self._progress = Progress(
+            *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal
+        )
+        self._task = self._progress.add_task("training full-batch", total=epochs)
+
+    def __enter__(self) -> _Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def tell(self, epoch: int, loss: float) -> None:
+        self._progress.update(self._task, completed=epoch, description=f"training full-batch, loss {loss:.3f}")
+
+    def say(self, what: str) -> None:
+        self._progress.update(self._task, description=what)
+
+
+def _print_table(result: dict[str, Any], dataset: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Batches against the whole graph: {dataset}")
+    table.add_column("method")
+    columns = ("relative_error", "accuracy_degradation", "gradient_error", "gradient_cosine", "certificate")
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="right")
+    for method, row in result.items():
+        table.add_row(method, *(_cell(name, row.get(name)) for name in columns))
+    Console().print(table)
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if name == "gradient_cosine" else f"{value:.2%}"
