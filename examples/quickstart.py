@@ -56,7 +56,7 @@ def report(top: topoff.TOP, *, epochs: int, clock: list[float]) -> None:
     """Print exact scores, fidelity, seconds and memory. `clock`: started, loaded, prepared, trained."""
     scores, fidelity = top.evaluate(), top.fidelity()  # both exact, on the whole graph, batch by batch
     started, loaded, prepared, trained = clock
-    table = Table(title=repr(top), title_justify="left", show_header=False)
+    table = Table(show_header=False)
     for split, score in scores.items():
         table.add_row(f"exact {split} accuracy", f"{score:.1%}")
     table.add_row("fidelity of the batches", f"{fidelity.output:.1%}")
@@ -64,10 +64,10 @@ def report(top: topoff.TOP, *, epochs: int, clock: list[float]) -> None:
     table.add_row("per epoch, refresh included", f"{(trained - prepared) / epochs:.2f} s")
     table.add_row("total, with loading and evaluation", f"{time.perf_counter() - started:.1f} s")
     table.add_row("peak memory", readable(peak_memory()))
-    Console().print(table)
+    Console().print(repr(top), table, sep="\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=50)
-    main(parser.parse_args().epochs)
+    main(max(1, parser.parse_args().epochs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class Loader:
         self.progress = progress
         self.epoch = 0
         self._position = 0  # batches of this epoch that were handed out
+        self._resumed = False  # the position was loaded
         self._batches: list[Data] = []
         self._cut_for = -1  # epoch of the batches at hand
 
@@ -65,6 +66,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of the current epoch that hold training nodes, then go on to the next epoch."""
+        self.begin_epoch()
+        self._resumed = False
         batches = self.batches()
         order = np.random.default_rng([self.seed, self.epoch, 1]).permutation(len(batches))
         while self._position < len(order):
@@ -73,6 +76,11 @@ class Loader:
             if "train_mask" not in batch or bool(batch.train_mask.any()):
                 yield batch
         self.epoch, self._position = self.epoch + 1, 0
+
+    def begin_epoch(self) -> None:
+        """Go on to the next epoch where the last one was left early, unless its position was just loaded."""
+        if self._position and not self._resumed:
+            self.epoch, self._position = self.epoch + 1, 0
 
     def batches(self) -> list[Data]:
         """Return all batches of the current epoch, in the order of the node sets."""
@@ -103,7 +111,7 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved position."""
-        self.epoch, self._position = state["epoch"], state["position"]
+        self.epoch, self._position, self._resumed = state["epoch"], state["position"], True
 
     def _cut(self, nodes: Tensor) -> Data:
         batch = self.graph.induced(nodes)
@@ -114,6 +122,27 @@ class Loader:
     def _report(self, what: str, done: int) -> None:
         if self.progress:
             self.progress(what, done, len(self._batches))
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Describe the compensation of one batch."""
+
+    nodes: int
+    boundary: int  # rows that receive messages from outside, or halo nodes on the general path
+    rank: int  # directions that carry energy
+    condition: float  # of the matrix that was inverted
+    certificate: float  # share of the messages from outside that is missed
+
+
+def describe_batch(batch: Data, certificate: float) -> BatchReport:
+    """Collect what is known of a batch's compensation."""
+    supplement: Supplement = batch.supplement
+    structure, compensation = supplement.structure, supplement.compensation
+    rows = [spot.boundary.numel() for spot in structure.spots.values()]
+    rows += [near.halo.numel() for near in structure.around.values()]
+    rank, condition = (0, 1.0) if compensation is None else (compensation.rank, compensation.condition)
+    return BatchReport(structure.nodes.numel(), max(rows, default=0), rank, condition, certificate)
 
 
 class Residual:

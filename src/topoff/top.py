@@ -28,7 +28,8 @@ from topoff.invariance import (
     output_error,
 )
 from topoff.layerwise import Collect, exact
-from topoff.loader import Loader, Progress, Residual, whole_graph
+from topoff.loader import BatchReport, Loader, Progress, Residual, describe_batch, whole_graph
+from topoff.memory import readable
 from topoff.metrics import score
 from topoff.plan import Plan, make_plan
 
@@ -88,7 +89,7 @@ class TOP:
         call: Call | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.model, self.data = model, check(data)
+        self.model, self.data = model, check(data).cpu()
         if isinstance(batches, str):
             batches = NodeSets(
                 method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only
@@ -113,6 +114,7 @@ class TOP:
     def __iter__(self) -> Iterator[Data]:
         """Yield one epoch of batches; refreshes the basis by itself when it is due."""
         loader = self.prepare()
+        loader.begin_epoch()
         if self.refresh_every and loader.epoch - self._fitted_at >= self.refresh_every:
             self.refresh()
         device = self.device
@@ -207,7 +209,7 @@ class TOP:
         """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
 
         The layers need one n x d matrix each; the gradient runs the whole graph at once and needs what full-batch
-        training needs (see `gradient_memory`).
+        training needs: `gradient_memory` estimates it, and `progress` is told.
         """
         loader, layers = self.prepare(), LayerErrors()
         batches = loader.batches()
@@ -216,8 +218,16 @@ class TOP:
             error, _ = output_error(lambda batch: self._watched(batch, layers), batches, truth)
         gradient_error = cosine = None
         if gradients:
+            self._report(f"gradient of the whole graph, about {readable(self.gradient_memory())}", 0, 1)
             gradient_error, cosine = self._gradient_fidelity(batches, loss or default_loss(self.data.y))
         return Fidelity(1 - error, error, layers.values(), gradient_error, cosine, self.certificate_)
+
+    def report(self) -> list[BatchReport]:
+        """Describe the compensation of every batch: size, boundary, rank kept, condition, certificate."""
+        batches = self.prepare().batches()
+        return [
+            describe_batch(batch, certificate) for batch, certificate in zip(batches, self.certificates_, strict=True)
+        ]
 
     def gradient_memory(self) -> int:
         """Estimate the bytes that `fidelity(gradients=True)` takes: about four n x d matrices per layer."""

@@ -5,7 +5,9 @@ A model is made by `zoo.make(name, data, seed=...)`; it reads `data` only for si
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
@@ -193,7 +195,6 @@ LINEAR_CONVS: dict[str, tuple[type[Stack], Layer]] = {
     "gcn_without_norm": (Weighted, lambda a, b, d: gnn.GCNConv(a, b, normalize=False)),
     "gcn_cached": (Weighted, lambda a, b, d: gnn.GCNConv(a, b, cached=True)),
     "gcn_backwards": (Weighted, lambda a, b, d: gnn.GCNConv(a, b, flow="target_to_source")),
-    "gcn_both_ways": (Stack, lambda a, b, d: gnn.DirGNNConv(gnn.GCNConv(a, b, add_self_loops=False))),
     "sage_mean": (Stack, lambda a, b, d: gnn.SAGEConv(a, b)),
     "sage_sum": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="sum")),
     "sage_projected": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, project=True, normalize=True)),
@@ -204,11 +205,13 @@ LINEAR_CONVS: dict[str, tuple[type[Stack], Layer]] = {
     "sg_cached": (Weighted, lambda a, b, d: gnn.SGConv(a, b, K=2, cached=True)),
     "ssg": (Weighted, lambda a, b, d: gnn.SSGConv(a, b, alpha=0.2, K=3)),
     "tag": (Weighted, lambda a, b, d: gnn.TAGConv(a, b, K=2)),
-    "cluster": (Stack, lambda a, b, d: gnn.ClusterGCNConv(a, b, diag_lambda=0.5)),
+    "cluster": (Stack, lambda a, b, d: gnn.ClusterGCNConv(a, b)),
+    "cluster_diagonal": (Stack, lambda a, b, d: gnn.ClusterGCNConv(a, b, diag_lambda=0.5)),
     "mixhop": (Weighted, lambda a, b, d: gnn.MixHopConv(a, b // 3, powers=[0, 1, 2])),
 }
 GENERAL_CONVS: dict[str, tuple[type[Stack], Layer]] = {
     "sage_max": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="max")),
+    "sage_max_backwards": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="max", flow="target_to_source")),
     "gat": (Stack, lambda a, b, d: gnn.GATConv(a, b // 3, heads=3)),
     "gat_features": (Featured, lambda a, b, d: gnn.GATConv(a, b, edge_dim=_edge_width(d))),
     "gatv2": (Featured, lambda a, b, d: gnn.GATv2Conv(a, b, heads=2, concat=False, edge_dim=_edge_width(d))),
@@ -232,16 +235,18 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
     "nested": lambda d: Nested(d.num_features),
     "shared": lambda d: Shared(d.num_features),
     "pyg_gcn": lambda d: gnn.GCN(d.num_features, HIDDEN, 3, OUT, norm="batch_norm", jk="cat", act="tanh"),
-    "pyg_sage": lambda d: gnn.GraphSAGE(d.num_features, HIDDEN, 3, OUT, jk="lstm", act="tanh"),
-    "pyg_gat": lambda d: gnn.GAT(d.num_features, HIDDEN, 2, OUT, heads=2, v2=True, norm="layer_norm",
+    "pyg_sage": lambda d: gnn.GraphSAGE(d.num_features, HIDDEN, 3, OUT, jk="max", act="tanh"),
+    "pyg_gat": lambda d: gnn.GAT(d.num_features, HIDDEN, 2, OUT, heads=2, v2=True, act="tanh", norm="layer_norm",
                                  norm_kwargs={"mode": "node"}, edge_dim=_edge_width(d)),
     "pyg_gin": lambda d: gnn.GIN(d.num_features, HIDDEN, 2, OUT, jk="max", norm="batch_norm", act="tanh"),
     "pyg_pna": lambda d: gnn.PNA(d.num_features, HIDDEN, 2, OUT, aggregators=["mean", "max"], scalers=["identity"],
-                                 deg=_degrees(d), act="tanh"),
+                                 deg=_degrees(d), act="tanh", edge_dim=_edge_width(d)),
 }  # fmt: skip
 
 LINEAR = list(LINEAR_CONVS)
 GENERAL = list(GENERAL_CONVS)
+DIAGONAL = {"cluster_diagonal": "aggregation.py: 1 + lambda is multiplied in float64, PyG adds in the default type"}
+SHARED = {"shared": "plan.py: a conv that reads features and embeddings is compensated from a basis without features"}
 ALL = [*LINEAR, *GENERAL, *MODELS]
 
 
@@ -253,6 +258,12 @@ def make(name: str, data: Data, *, seed: int = 0, layers: int = 2) -> nn.Module:
     stack, layer = (LINEAR_CONVS | GENERAL_CONVS)[name]
     widths = [data.num_features, *[HIDDEN] * (layers - 1), OUT]
     return stack([layer(a, b, data) for a, b in zip(widths, widths[1:], strict=False)]).double()
+
+
+def known(names: list[str], reasons: dict[str, str]) -> list[Any]:
+    """Return the names as parameters, those with a known bug as strict expected failures with its reason."""
+    marks = {name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in reasons.items()}
+    return [pytest.param(name, marks=marks[name]) if name in marks else name for name in names]
 
 
 def full_batch(model: nn.Module, data: Data) -> Tensor:
@@ -276,5 +287,6 @@ def assert_near(value: Tensor | list[Tensor], truth: Tensor | list[Tensor], *, t
     pairs = zip(value, truth, strict=True) if isinstance(value, list) else [(value, truth)]
     for number, (one, other) in enumerate(pairs):
         assert one.shape == other.shape
+        one, other = one.detach(), other.detach()
         error = float((one - other).abs().max()) if one.numel() else 0.0
         assert error <= tolerance * max(1.0, float(other.abs().max())), f"tensor {number}: off by {error:.1e}"
