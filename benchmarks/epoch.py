@@ -270,7 +270,8 @@ def main() -> None:
     show(console, best, ratios=ratios)
     setting = {"threads": best["top"]["threads"], "load_average_before": load}
     console.print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in setting.items()))
-    flags = {key: value for key, value in vars(args).items() if key not in ("case", "graph")}
+    generated = ("nodes", "edges", "communities", "features", "classes") if args.dataset else ()
+    flags = {key: value for key, value in vars(args).items() if key not in ("case", "graph", *generated)}
     verdicts = {key: {"ratio": ratio, "at_most": bound} for key, (ratio, bound) in ratios.items()}
     met = all(ratio <= bound for ratio, bound in ratios.values())
     print(json.dumps({**flags, **setting, "cases": best, "ratios": verdicts, "met": met}))

@@ -98,7 +98,8 @@ class Compensated:
             flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
             return flat.view(-1, *h.shape[1:])
 
-        return extended(conv, self.batch, around, virtual, raw=raw).run(forward, args, kwargs)
+        exact = supplement.plan.exact_features
+        return extended(conv, self.batch, around, virtual, raw, exact).run(forward, args, kwargs)
 
     def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
         """Return A[B,B] h + A[B,C] R h, or the known product where the operand is the features."""

@@ -14,6 +14,7 @@ same forward on more rows and more edges. `Interception` binds a handler to both
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -196,7 +197,7 @@ class Interception:
             operand = kwargs["x"]
             return handler.propagate(conv, operand[0] if isinstance(operand, tuple) else operand)
 
-        return {"forward": convolve, "propagate": propagate}
+        return {"forward": _uncompiled(convolve), "propagate": propagate}
 
     def __enter__(self) -> None:
         self._caches = [_take_cache(module) for module, _ in self._bound]
@@ -208,6 +209,13 @@ class Interception:
             for method in methods:
                 del module.__dict__[method]
             module.__dict__.update(cache)
+
+
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep message passing out of compiled graphs, where every batch would compile it anew; the rest is compiled."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and the import takes seconds
+        return function
+    return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _take_cache(module: MessagePassing) -> dict[str, Any]:
@@ -275,6 +283,7 @@ class extended:  # noqa: N801 - reads as a verb where it is used
     around: Neighbourhood
     halo_rows: Callable[[Tensor], Tensor]  # (b, d) -> (c, d): what stands in for the halo of an embedding
     raw: bool = False  # whether the conv reads the features, perhaps after dropout: its halo is then known
+    exact_features: bool = True  # whether the halo's own attributes may be used
 
     def run(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
         """Call the conv's own forward and keep the batch's rows of its output."""
@@ -306,7 +315,7 @@ class extended:  # noqa: N801 - reads as a verb where it is used
             if tensor is self.batch[name]:
                 return values
         for name, rows in self.around.features.items():
-            if tensor is self.batch[name]:
+            if tensor is self.batch[name] and self.exact_features:
                 return torch.cat([tensor, rows])
         if tensor.dim() == 0 or tensor.size(0) != self.batch.num_nodes:
             return tensor

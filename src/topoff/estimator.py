@@ -35,6 +35,7 @@ WIDTH = 4  # columns of the basis per unit of rank: the regression uses all of t
 FEATURE_WEIGHT = 0.1  # norm of the propagated features A X in the basis, relative to that of an embedding block
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 GRAM_ROWS = 16384  # principal directions come from the Gram matrix of about this many rows, evenly spaced
+WIDE = 1024  # columns beyond which principal directions come from a randomised range finder
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
 
 
@@ -305,12 +306,25 @@ class Principal:
 def compress(rows: Tensor, width: int, *, energy: float | None = None) -> Tensor:
     """Project (n, m) on its leading principal directions: `width` of them, or as many as hold a share of the energy."""
     sample = rows[:: max(1, rows.size(0) // GRAM_ROWS)]
+    if energy is None and rows.size(1) > WIDE:
+        return rows @ _leading_directions(sample, width)
     values, vectors = torch.linalg.eigh((sample.T @ sample).double())
     if energy is not None:
         share = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
         width = min(rows.size(1), int((share < energy).sum()) + 1)
     leading: Tensor = vectors[:, vectors.size(1) - width :].flip(1).to(rows.dtype)
     return rows @ leading
+
+
+def _leading_directions(rows: Tensor, width: int) -> Tensor:
+    """Return the leading right singular vectors of wide rows (n, m) by a randomised range finder; (m, width)."""
+    generator = torch.Generator().manual_seed(0)
+    sketch = torch.randn(rows.size(1), width + 16, generator=generator, dtype=rows.dtype)
+    for _ in range(2):
+        sketch = torch.linalg.qr(rows.T @ (rows @ sketch)).Q
+    rotation = torch.linalg.svd(rows @ sketch, full_matrices=False).Vh
+    leading: Tensor = sketch @ rotation[:width].T
+    return leading
 
 
 def _regularised_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:

@@ -111,7 +111,7 @@ class _Comparison:
     def __init__(self, model: nn.Module, exact: TOP, data: Data) -> None:
         self.model, self.data, self.loss = model, data, default_loss(data.y)
         self.truth = exact.predict()
-        whole = whole_graph(exact.graph, exact.plan)
+        whole = whole_graph(exact.graph, make_plan(model, exact.graph))
         self.gradient = gradient(model, exact, [whole], loss=self.loss)
         self.metric = metric_name(data.y)
 

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,11 @@ class Plan:
     flows: tuple[str, ...]  # of the general path; empty where no conv needs it
     constant_hops: dict[str, int]  # by conv: how many of its propagations see only the raw features
     chains: tuple[Chain, ...]  # the operators applied to the raw features there
+    exact_features: bool = True  # the halo's raw features are used; False: the batch sees nothing outside itself
+
+    def in_batch_only(self) -> Plan:
+        """Return the plan under which nothing outside the batch is seen: rank 0."""
+        return replace(self, constant_hops={}, chains=(), exact_features=False)
 
     def is_constant(self, conv: Conv, hop: int) -> bool:
         """Return whether a propagation of a conv sees only the raw features, so that its halo term is known."""

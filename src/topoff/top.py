@@ -127,6 +127,7 @@ class TOP:
             raise ValueError(
                 "Expected a batch of this TOP (got a Data without its supplement): use `for batch in top`."
             )
+        self.prepare()
         with self._compensated.on(batch):
             return self._run(self.model, batch)  # type: ignore[no-any-return]
 
@@ -140,6 +141,8 @@ class TOP:
             return self._loader
         self.graph = Graph(self.data)
         self.plan: Plan = make_plan(self.model, self.graph, call=self.call)
+        if self.compensator.rank == 0:
+            self.plan = self.plan.in_batch_only()
         self._compensated = Compensated(self.plan.convs)
         self._report("partitioning", 0, 1)
         if self.sets.parts_ is None:
