@@ -42,7 +42,7 @@ class Supplement:
             return "Supplement(none)"
         return f"Supplement(rank={self.compensation.rank})"
 
-    def to(self, device: torch.device | str) -> Supplement:
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Supplement:
         """Move to a device (PyG's `Data.to` calls this)."""
         compensation = None if self.compensation is None else self.compensation.to(device)
         return Supplement(self.plan, self.structure.to(device), compensation)
@@ -72,10 +72,11 @@ class Compensated:
         constant = supplement.plan.is_constant(conv, 0)
         x = first_input(conv, args, kwargs)
         self._hop = 0
-        if self.collect and not constant and (conv.path == "general" or conv.transforms_first):
+        seen_here = conv.path == "general" or conv.transforms_first
+        if self.collect and seen_here and not constant and x is not self.batch.x:
             self.collect(conv, 0, x)
         if conv.path == "general":
-            return self._general(conv, forward, args, kwargs, raw=constant)
+            return self._general(conv, forward, args, kwargs, raw=x if constant else None)
         self._operator = conv.operators[edge_values_of(conv, self.batch, args, kwargs)]
         self._exact = constant and x is self.batch.x
         given = without_edges(conv, args, kwargs)
@@ -85,7 +86,9 @@ class Compensated:
             given["x"] = structure.constants[chain] if self._exact else torch.cat([x, structure.halo_constant(chain)])
         return forward(**given)
 
-    def _general(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any, *, raw: bool) -> Tensor:
+    def _general(
+        self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any, *, raw: Tensor | None
+    ) -> Tensor:
         """Append virtual rows for the halo (9), (10); they live inside this conv only."""
         supplement: Supplement = self.batch.supplement
         flow = conv.module.flow
@@ -110,11 +113,12 @@ class Compensated:
         if supplement.plan.is_constant(conv, hop):
             chain = (self._operator,) * (hop + 1)
             if self._exact:
-                return operand if conv.transforms_first else structure.constants[chain]
+                # a copy: some convs (GCN2Conv) write into what they are given
+                return operand if conv.transforms_first else structure.constants[chain].clone()
             if conv.transforms_first:
                 return spot.within @ operand[: len(structure.nodes)] + operand[len(structure.nodes) :]
             return spot.within @ operand + structure.halo_constant(chain)
-        if self.collect and not conv.transforms_first:
+        if self.collect and not conv.transforms_first and operand is not self.batch.x:
             self.collect(conv, hop, operand)
         return compensate(spot, supplement.compensation, operand, operator=self._operator)
 

@@ -168,7 +168,8 @@ def _linear_rule(module: MessagePassing) -> Callable[[Any], dict[str, Any]] | No
     for kind in type(module).__mro__:
         if kind in LINEAR:
             return LINEAR[kind]
-        if OVERRIDES & set(vars(kind)):
+        generated = vars(kind).get("_jinja_propagate")  # PyG writes it into every class
+        if any(name in OVERRIDES and value is not generated for name, value in vars(kind).items()):
             return None
     return None
 
@@ -201,14 +202,17 @@ class Interception:
 
     def __enter__(self) -> None:
         self._caches = [_take_cache(module) for module, _ in self._bound]
+        self._before = [
+            {name: vars(module)[name] for name in methods if name in vars(module)} for module, methods in self._bound
+        ]
         for module, methods in self._bound:
             module.__dict__.update(methods)
 
     def __exit__(self, *_: object) -> None:
-        for (module, methods), cache in zip(self._bound, self._caches, strict=True):
+        for (module, methods), cache, before in zip(self._bound, self._caches, self._before, strict=True):
             for method in methods:
                 del module.__dict__[method]
-            module.__dict__.update(cache)
+            module.__dict__.update(cache | before)
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,6 +220,17 @@ def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and the import takes seconds
         return function
     return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@contextmanager
+def uncached(convs: list[Conv]) -> Iterator[None]:
+    """Let convs neither use nor fill their caches."""
+    caches = [_take_cache(conv.module) for conv in convs]
+    try:
+        yield
+    finally:
+        for conv, cache in zip(convs, caches, strict=True):
+            conv.module.__dict__.update(cache)
 
 
 def _take_cache(module: MessagePassing) -> dict[str, Any]:
@@ -282,7 +297,7 @@ class extended:  # noqa: N801 - reads as a verb where it is used
     batch: Any  # the Data that the model was called with
     around: Neighbourhood
     halo_rows: Callable[[Tensor], Tensor]  # (b, d) -> (c, d): what stands in for the halo of an embedding
-    raw: bool = False  # whether the conv reads the features, perhaps after dropout: its halo is then known
+    raw: Tensor | None = None  # the argument that is the features, perhaps after dropout: its halo is then known
     exact_features: bool = True  # whether the halo's own attributes may be used
 
     def run(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
@@ -305,21 +320,23 @@ class extended:  # noqa: N801 - reads as a verb where it is used
         return value
 
     def _extend_tensor(self, tensor: Tensor) -> Tensor:
+        for name, values in self.around.values.items():
+            if tensor is self.batch[name]:
+                return values
         if not torch.is_floating_point(tensor):
             if tensor.dim() == 2 and tensor.size(0) == 2:
                 if not _same(tensor, self.batch.edge_index):
                     raise_foreign(self.conv, "edge_index")
                 return self.around.edge_index
             return tensor
-        for name, values in self.around.values.items():
-            if tensor is self.batch[name]:
-                return values
         for name, rows in self.around.features.items():
             if tensor is self.batch[name] and self.exact_features:
                 return torch.cat([tensor, rows])
         if tensor.dim() == 0 or tensor.size(0) != self.batch.num_nodes:
+            if tensor.dim() and tensor.size(0) == self.batch.num_edges:
+                raise_foreign(self.conv, "edge_attr")
             return tensor
-        rows = self.around.features["x"] if self.raw else self.halo_rows(tensor)
+        rows = self.around.features["x"] if tensor is self.raw else self.halo_rows(tensor)
         return torch.cat([tensor, rows])
 
 

@@ -20,7 +20,7 @@ torch.Size([2, 3])
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,6 @@ from topoff.graph import Chain, Graph
 from topoff.plan import Plan, Structure
 
 ESTIMATORS = ("ridge", "paper", "released")
-WIDTH = 4  # columns of the basis per unit of rank: the regression uses all of them, the batch pays for `rank`
 FEATURE_WEIGHT = 0.1  # norm of the propagated features A X in the basis, relative to that of an embedding block
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 GRAM_ROWS = 16384  # principal directions come from the Gram matrix of about this many rows, evenly spaced
@@ -70,6 +69,7 @@ class Compensator:
         estimator: "ridge" (default), "paper" (Eq. 12, 13) or "released" (the authors' code, one global QR basis).
         ridge: lambda, relative to the mean diagonal of the Gram matrix; 0 cuts the null space instead.
         anchors: how many nodes of a batch are read by "paper" (default: k) and "released" (default: all).
+        width: columns of the basis per unit of rank: the regression uses all of them, the batch pays for `rank` only.
         seed: of the random sketches and anchors of "paper" and "released".
     """
 
@@ -83,9 +83,11 @@ class Compensator:
         estimator: str = "ridge",
         ridge: float = 1e-5,
         anchors: int | None = None,
+        width: int = 8,
         seed: int = 0,
     ) -> None:
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
+        self.width = width
         self._features: tuple[Graph, Tensor] | None = None
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
@@ -100,7 +102,7 @@ class Compensator:
         """Return an empty basis to which blocks are added one by one; end with `finish`."""
         self._check()
         self._graph, self._plan = graph, plan
-        width = None if self.estimator == "paper" or isinstance(self.rank, float) else WIDTH * self.rank
+        width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
         return Principal(width)
 
     def finish(self, principal: Principal) -> Compensator:
@@ -112,7 +114,7 @@ class Compensator:
         m = sum(block.size(1) for block in self.blocks_)
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
         if self.estimator == "released":
-            self.blocks_ = [torch.linalg.qr(compress(self.basis_, self.rank_)).Q]
+            self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
         receivers = self._graph.data.edge_index[1]
         self._weight = (torch.bincount(receivers, minlength=n) + 1).to(dtype).sqrt()
         return self
@@ -214,7 +216,7 @@ class Compensator:
         if self._features is None or self._features[0] is not self._graph:
             features = self._graph.propagated(chain)
             width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
-            self._features = self._graph, compress(features, width)
+            self._features = self._graph, compress([features], width)
         return self._features[1]
 
     def _rows(self, nodes: Tensor) -> Tensor:
@@ -260,6 +262,8 @@ class Compensator:
             raise ValueError(
                 f"Expected rank to be a whole number >= 0 or a fraction of the energy in (0, 1) (got {self.rank!r})."
             )
+        if self.width < 1:
+            raise ValueError(f"Expected width to be at least 1 (got {self.width}).")
         if self.ridge < 0:
             raise ValueError(f"Expected ridge to be at least 0 (got {self.ridge}).")
         if self.anchors is not None and self.anchors < 1:
@@ -281,15 +285,15 @@ class Principal:
 
     def add(self, block: Tensor) -> None:
         """Add a block (n, d)."""
-        self.energy += float(block.square().sum())
+        self.energy += float(torch.linalg.vector_norm(block)) ** 2
         self.blocks += 1
         self._columns.append(block)
         held = sum(part.size(1) for part in self._columns)
         if self.width is not None and held > 4 * self.width:
-            self._columns = [compress(torch.cat(self._columns, dim=1), 2 * self.width)]
+            self._columns = [compress(self._columns, 2 * self.width)]
 
     def add_features(self, leading: Tensor) -> None:
-        """Add fixed features at a low weight: they help the regression and take no rank from the embeddings."""
+        """Add fixed features at a low weight: they help the regression and take little rank from the embeddings."""
         target = FEATURE_WEIGHT * (self.energy / self.blocks) ** 0.5
         self._columns.append(leading * (target / float(leading.norm().clamp(min=1e-30))))
 
@@ -297,23 +301,32 @@ class Principal:
         """Return the basis (n, m) in blocks: 1.5 `width` columns at most, or as many as hold a share of the energy."""
         m = sum(block.size(1) for block in self._columns)
         if energy is not None and m:
-            return [compress(torch.cat(self._columns, dim=1), m, energy=energy)]
+            return [compress(self._columns, m, energy=energy)]
         if self.width is None or m <= 1.5 * self.width:
             return self._columns
-        return [compress(torch.cat(self._columns, dim=1), self.width)]
+        return [compress(self._columns, self.width)]
 
 
-def compress(rows: Tensor, width: int, *, energy: float | None = None) -> Tensor:
-    """Project (n, m) on its leading principal directions: `width` of them, or as many as hold a share of the energy."""
-    sample = rows[:: max(1, rows.size(0) // GRAM_ROWS)]
-    if energy is None and rows.size(1) > WIDE:
-        return rows @ _leading_directions(sample, width)
-    values, vectors = torch.linalg.eigh((sample.T @ sample).double())
-    if energy is not None:
-        share = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
-        width = min(rows.size(1), int((share < energy).sum()) + 1)
-    leading: Tensor = vectors[:, vectors.size(1) - width :].flip(1).to(rows.dtype)
-    return rows @ leading
+def compress(blocks: Sequence[Tensor], width: int, *, energy: float | None = None) -> Tensor:
+    """Project blocks of columns (n, m) on their leading principal directions, without joining them.
+
+    `width` directions are kept, or as many as hold a share of the energy.
+    """
+    step = max(1, blocks[0].size(0) // GRAM_ROWS)
+    sample = torch.cat([block[::step] for block in blocks], dim=1)
+    if energy is None and sample.size(1) > WIDE:
+        leading = _leading_directions(sample, width)
+    else:
+        values, vectors = torch.linalg.eigh((sample.T @ sample).double())
+        if energy is not None:
+            share = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
+            width = min(sample.size(1), int((share < energy).sum()) + 1)
+        leading = vectors[:, vectors.size(1) - width :].flip(1).to(sample.dtype)
+    projected, start = blocks[0].new_zeros(blocks[0].size(0), leading.size(1)), 0
+    for block in blocks:
+        projected.addmm_(block, leading[start : start + block.size(1)])
+        start += block.size(1)
+    return projected
 
 
 def _leading_directions(rows: Tensor, width: int) -> Tensor:
@@ -338,6 +351,8 @@ def _regularised_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, fl
     m = G.size(0)
     if m == 0:
         return G, G, 1.0
+    if float(G.diagonal().sum()) == 0:  # nothing to read in this batch
+        return torch.zeros_like(G), torch.zeros_like(G), 1.0
     G = (G + G.T) / 2
     if ridge:
         shifted = G + ridge * G.diagonal().mean().clamp(min=1e-300) * torch.eye(m, dtype=G.dtype)

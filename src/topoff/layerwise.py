@@ -100,6 +100,8 @@ class _Lockstep:
     def _share(self, handed: list[tuple[Conv, int | None, Tensor]]) -> None:
         """Make one (n, d) matrix of what the batches handed in, and give it to all."""
         conv, hop, _ = handed[0]
+        if any((other.name, count) != (conv.name, hop) for other, count, _ in handed):
+            raise ValueError("Expected every batch to pass the same convs (got other convs for other batches).")
         whole = self._gather([rows for _, _, rows in handed])
         if self.collect and hop is not None:
             self.collect(conv, hop, whole)

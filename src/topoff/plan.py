@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +22,17 @@ from torch_geometric.data import Data
 
 from topoff.aggregation import Operator, Sparse
 from topoff.calling import Call, caller
-from topoff.convs import Conv, Interception, describe, edge_values_of, evaluating, first_input, plain, without_edges
+from topoff.convs import (
+    Conv,
+    Interception,
+    describe,
+    edge_values_of,
+    evaluating,
+    first_input,
+    plain,
+    uncached,
+    without_edges,
+)
 from topoff.graph import Chain, Graph, Neighbourhood
 from topoff.layerwise import exact
 
@@ -110,12 +121,14 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
     convs = describe(model)
     piece = graph.induced(_piece(graph))
     piece.n_id = torch.arange(piece.num_nodes)
-    tracer = _Tracer(Graph(piece), piece)
+    moved = copy.copy(piece).to(next(model.parameters(), piece.x).device)
+    tracer = _Tracer(Graph(piece), moved)
     run = caller(model, call)
     with evaluating(model):
-        plain_output = run(model, piece)
+        with uncached(convs):
+            plain_output = run(model, moved)
         with Interception(convs, tracer):
-            run(model, piece)
+            run(model, moved)
     _self_check(model, piece, plain_output, call=call)
     return tracer.plan(convs)
 
@@ -183,7 +196,7 @@ class _Tracer:
     def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
         """Multiply, and follow the chain of propagations that start from the features."""
         assert self._operator is not None
-        out = self.graph.aggregation(self._operator).all() @ operand
+        out = self.graph.aggregation(self._operator).all().to(operand.device) @ operand
         if self._constant is not None and operand is self._constant:
             self.hops[conv.name][-1] += 1
             self._constant = out

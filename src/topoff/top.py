@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ from topoff.metrics import score
 from topoff.plan import Plan, make_plan
 
 MASKS = ("train", "val", "test")
+NARROW, WIDE = 3, 8  # columns of the basis per unit of rank, with and without refresh
 
 
 class TOP:
@@ -47,7 +49,8 @@ class TOP:
         batches: "kaminpar", "metis" or "random", or a `NodeSets` of your own.
         parts: clusters that are merged into batches.
         estimator: "ridge" (default), "paper" or "released"; see `Compensator`.
-        inits: networks behind the first basis: the current weights and inits - 1 random initialisations.
+        inits: networks behind the first basis: the current weights and inits - 1 random initialisations. By default 1
+            where the basis is soon refreshed, else 2.
         ridge: lambda of the estimator.
         anchors: nodes of a batch that the paper's estimators read.
         refresh: "every=E" re-estimates from current embeddings every E epochs, "never" keeps the first basis.
@@ -78,7 +81,7 @@ class TOP:
         batches: str | NodeSets = "kaminpar",
         parts: int | None = None,
         estimator: str = "ridge",
-        inits: int = 2,
+        inits: int | None = None,
         ridge: float = 1e-5,
         anchors: int | None = None,
         refresh: str = "every=5",
@@ -95,10 +98,13 @@ class TOP:
                 method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only
             )
         self.sets = batches
-        self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, seed=seed)
-        self.inits, self.tolerance, self.seed, self.call, self.progress = inits, tolerance, seed, call, progress
         self.refresh_every = _parse_refresh(refresh)
-        if inits < 1:
+        width = NARROW if self.refresh_every else WIDE  # a basis that must last is worth a wider regression
+        self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
+        self.inits = (1 if self.refresh_every else 2) if inits is None else inits
+        self._held_out = inits != 1  # whether random initialisations may be drawn
+        self.tolerance, self.seed, self.call, self.progress = tolerance, seed, call, progress
+        if self.inits < 1:
             raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
         self._certificates: tuple[float, list[float]] | None = None
         self._loader: Loader | None = None
@@ -119,7 +125,7 @@ class TOP:
             self.refresh()
         device = self.device
         for batch in loader:
-            yield batch if device.type == "cpu" else batch.to(device)
+            yield batch if device.type == "cpu" else copy.copy(batch).to(device)
 
     def __call__(self, batch: Data) -> Tensor:
         """Return the model's output on the batch, as if it ran on the whole graph; (b, out)."""
@@ -165,10 +171,20 @@ class TOP:
         return self._loader
 
     def certify(self, network: nn.Module | None = None) -> float:
-        """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
-        residual = self.prepare().residual()
-        if self.compensator.rank_:
-            self._embed(network or reinitialised(self.model, self._init_seed(0)), residual.add)
+        """Measure the compensation on the embeddings of a network, by default a held-out random initialisation.
+
+        Where inits=1 was asked for nothing is initialised at random: the default is then the model itself, which
+        flatters the basis.
+        """
+        loader = self.prepare()
+        if not self.compensator.rank_:  # nothing is compensated, or nothing needs to be
+            missed = 1.0 if self.compensator.rank == 0 else 0.0
+            self._certificates = missed, [missed] * len(loader.batches())
+            return missed
+        if network is None:
+            network = reinitialised(self.model, self._init_seed(0)) if self._held_out else self.model
+        residual = loader.residual()
+        self._embed(network, residual.add)
         self._certify(residual)
         return self.certificate_
 
@@ -342,6 +358,7 @@ def _parse_refresh(policy: str) -> int:
     >>> _parse_refresh("every=5"), _parse_refresh("never")
     (5, 0)
     """
+    policy = str(policy)
     if policy == "never":
         return 0
     name, _, number = policy.partition("=")

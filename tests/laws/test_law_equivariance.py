@@ -1,13 +1,20 @@
 """The names of the nodes and the order of the edges mean nothing: relabelled graphs give relabelled outputs."""
 
+import copy
+
 import pytest
 import torch
 import zoo
-from graphs import communities, node_sets
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphs import communities, node_sets
 from topoff import TOP, NodeSets, predict
+
+NAMES = [
+    *("gcn_weighted", "gcn_cached", "gcn_backwards", "sage_mean", "gin", "tag", "cluster", "gcn2"),
+    *("sage_max", "gat_features", "pna", "mixed", "shared"),
+]
 
 
 def relabelled(data: Data, *, seed: int) -> tuple[Data, Tensor]:
@@ -24,18 +31,16 @@ def relabelled(data: Data, *, seed: int) -> tuple[Data, Tensor]:
     return out, name
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("sampler", ["kaminpar", "metis", "random"])
-@pytest.mark.parametrize("name", zoo.known(zoo.ALL, zoo.DIAGONAL))
+@pytest.mark.parametrize(("sampler", "seed"), [("kaminpar", 0), ("metis", 1), ("random", 2)])
+@pytest.mark.parametrize("name", NAMES)
 def test_corresponding_batches_have_corresponding_outputs(name, sampler, seed):
-    data = communities(48, directed=bool(seed), weighted=True, edge_features=2, seed=seed)
+    data = communities(48, directed=bool(seed % 2), weighted=True, edge_features=2, seed=seed)
     other, rename = relabelled(data, seed=seed)
     model = zoo.make(name, data, seed=seed).eval()
     sets = NodeSets(method=sampler, ratio=0.25, seed=seed).fit(data).of(0)
     outputs = []
     for graph, parts in ((data, sets), (other, [rename[nodes] for nodes in sets])):
-        top = TOP(model, graph, batches=node_sets(parts), rank=4, inits=2)
-        top.prepare()
+        top = TOP(copy.deepcopy(model), graph, batches=node_sets(parts), rank=4, inits=2)
         outputs.append(top.compensated_outputs())
     zoo.assert_near(outputs[1][rename], outputs[0], tolerance=1e-7)
 
@@ -49,8 +54,8 @@ def test_exact_inference_is_equivariant(name):
 
 
 @pytest.mark.parametrize("name", ["gcn_weighted", "sage_mean", "gat_features"])
-def test_the_order_of_the_nodes_in_a_batch_means_nothing(name):
-    """The released estimator too: one global basis, all nodes read."""
+def test_the_released_estimator_is_equivariant(name):
+    """It has one global basis and reads all nodes of a batch."""
     data = communities(48, directed=True, weighted=True, edge_features=2)
     other, rename = relabelled(data, seed=3)
     model = zoo.make(name, data).eval()

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 import zoo
-from graphs import communities, corner_sets, corners, one_node_sets
 from torch_geometric.data import Data
 
+from graphs import communities, corner_sets, corners, one_node_sets
 from topoff import predict
 from topoff.batching import NodeSets
 from topoff.convs import evaluating

@@ -1,16 +1,17 @@
 """The linear path and the general path are the same function wherever both apply; virtual rows stay inside a conv."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 import torch_geometric.nn as gnn
 import zoo
-from graphs import communities, corner_sets, corners, node_sets
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
+from graphs import communities, corner_sets, corners, node_sets
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
 from topoff.convs import describe
 from topoff.graph import Graph
@@ -71,8 +72,7 @@ def both_paths(name: str, data: Data, *, seed: int) -> tuple[nn.Module, nn.Modul
     widths = [data.num_features, zoo.HIDDEN, zoo.HIDDEN, zoo.OUT]
     torch.manual_seed(seed)
     one, other = (
-        stack([layer(kind, a, b) for a, b in zip(widths, widths[1:], strict=False)]).double()
-        for kind in (linear, general)
+        stack([layer(kind, a, b) for a, b in itertools.pairwise(widths)]).double() for kind in (linear, general)
     )
     other.load_state_dict(one.state_dict())
     assert {conv.path for conv in describe(one)} == {"linear"}

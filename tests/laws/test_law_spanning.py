@@ -1,15 +1,16 @@
 """The batches are exact, not close, where the theory says so (ridge 0): spanning bases, symmetry, linear networks."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 import torch_geometric.nn as gnn
 import zoo
-from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
 from topoff.compensated import Supplement
 from topoff.convs import evaluating
@@ -115,38 +116,52 @@ def reproducing(structure: Structure, rows: Tensor) -> Compensation:
     return Compensation(read, None, spread, halo, n, 1.0)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("name", zoo.known(SPANNED, zoo.DIAGONAL | zoo.SHARED))
-def test_any_compensation_that_reproduces_the_halo_is_exact(name, sampler):
+def test_any_compensation_that_reproduces_the_halo_is_exact(name):
     data = graph_of(1)
     model, graph = zoo.make(name, data), Graph(data)
     truth, plan = truth_of(model, data), make_plan(model, graph)
     rows = torch.cat(conv_inputs(model, graph, plan) or [data.x], dim=1)
     batches = []
-    for nodes in NodeSets(method=sampler, ratio=1 / 3, parts=3).fit(data).of(0):
+    for nodes in NodeSets(method="random", ratio=1 / 3).fit(data).of(0):
         batch, structure = graph.induced(nodes), structure_of(graph, plan, nodes)
         batch.supplement = Supplement(plan, structure, reproducing(structure, rows))
         batches.append(batch)
     assert_exact(model, batches, truth)
 
 
-# ---- refresh
+# ---- refresh: a basis of current embeddings, of full rank
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("name", ["gcn_weighted", "sage_mean", "tag", "gat_features", "pna", "mixed", "pyg_gcn"])
 def test_batches_are_exact_after_a_refresh(name, sampler):
     data = graph_of(1)
-    model = zoo.make(name, data)
+    model, other = zoo.make(name, data), zoo.make(name, data, seed=9)
     top = TOP(model, data, ratio=1 / 3, parts=3, rank=BATCH, ridge=0.0, inits=1, batches=sampler, tolerance=9.0)
     top.prepare()
-    model.load_state_dict(zoo.make(name, data, seed=9).state_dict())
-    assert top.fidelity().relative_error > 1e-3
+    model.load_state_dict(other.state_dict())
     out = top.refresh()
-    zoo.assert_near(out, top.predict(), tolerance=1e-12)
-    assert top.fidelity().relative_error < 1e-8
-    assert all(error < 1e-8 for _, error in top.fidelity().layers)
-    assert_exact(model, top.prepare().batches(), truth_of(model, data))
+    zoo.assert_near(out, truth_of(other, data), tolerance=1e-10)
+    assert_exact(model, top.prepare().batches(), out)
+
+
+FIDELITY = {"own": "invariance.py: exact inference collects every node input of a general conv, a batch the first only"}
+
+
+@pytest.mark.parametrize("name", zoo.known(SPANNED, zoo.DIAGONAL | zoo.SHARED | FIDELITY))
+def test_fidelity_is_below_1_before_a_refresh_and_1_after_it(name):
+    data = graph_of(0)
+    model, other = zoo.make(name, data), zoo.make(name, data, seed=9)
+    top = TOP(model, data, ratio=1 / 3, rank=BATCH, ridge=0.0, inits=1, batches="random", tolerance=9.0)
+    top.prepare()
+    model.load_state_dict(other.state_dict())
+    assert name in ("simple", "simple_cat", "propagated_features") or top.fidelity().relative_error > 1e-4
+    top.refresh()
+    fidelity = top.fidelity()
+    assert fidelity.relative_error < 1e-8
+    assert [name for name, error in fidelity.layers if error > 1e-8] == []
+    assert_exact(model, top.prepare().batches(), truth_of(other, data))
 
 
 # ---- symmetry: Figure 1 of the paper
@@ -174,7 +189,7 @@ class Linear(nn.Module):
     def __init__(self, features: int, layers: int) -> None:
         super().__init__()
         widths = [features, *[zoo.HIDDEN] * (layers - 1), zoo.OUT]
-        self.convs = nn.ModuleList(gnn.GCNConv(a, b, bias=False) for a, b in zip(widths, widths[1:], strict=False))
+        self.convs = nn.ModuleList(gnn.GCNConv(a, b, bias=False) for a, b in itertools.pairwise(widths))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         for conv in self.convs:

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch_geometric.nn as gnn
 import zoo
-from graphs import communities, corner_sets, corners, one_node_sets
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import degree
 
+from graphs import communities, corner_sets, corners, one_node_sets
 from topoff import TOP, Compensator, NodeSets
 from topoff.graph import Graph
 from topoff.plan import Plan, Structure, make_plan, structure_of
@@ -128,7 +128,9 @@ def assert_in_batch_only(name: str, sampler: str, *, first: bool) -> None:
     sizes = (zoo.HIDDEN, zoo.HIDDEN)
     model = First(data.num_features, [kind(*sizes, **settings) for _ in range(3)], first=first).double()
     plain = First(data.num_features, [sum_kind(*sizes, **sum_settings) for _ in range(3)], first=first).double()
-    theirs = {key.replace("lin_l", "lin_rel").replace("lin_r.", "lin_root."): v for key, v in model.state_dict().items()}
+    theirs = {
+        key.replace("lin_l", "lin_rel").replace("lin_r.", "lin_root."): v for key, v in model.state_dict().items()
+    }
     plain.load_state_dict(theirs)
     top = TOP(model, data, ratio=0.25, rank=0, batches=sampler)
     for batch in top.prepare().batches():
@@ -143,7 +145,6 @@ def test_rank_0_is_in_batch_only_with_global_weights(name, sampler):
     assert_in_batch_only(name, sampler, first=True)
 
 
-@pytest.mark.xfail(strict=True, reason="compensated.py: at rank 0 the first conv still gets the halo's raw features")
 @pytest.mark.parametrize("name", SUMS)
 def test_rank_0_is_in_batch_only_for_raw_features_too(name):
     assert_in_batch_only(name, "random", first=False)
@@ -154,9 +155,18 @@ def test_rank_0_equals_no_compensation_at_all(name):
     data = communities(48, directed=True, weighted=True, edge_features=2, seed=1)
     model = zoo.make(name, data).eval()
     none, some = (TOP(model, data, ratio=0.25, rank=rank, batches="metis") for rank in (0, 4))
-    assert none.certificate_ == none.fidelity().certificate
     for batch, other in zip(none.prepare().batches(), some.prepare().batches(), strict=True):
         out = none(batch)
         batch.supplement = type(batch.supplement)(batch.supplement.plan, batch.supplement.structure, None)
         zoo.assert_near(none(batch), out, tolerance=0.0)
         assert not torch.allclose(some(other), out)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="compensated.py: at rank 0 a batch collects raw features, exact inference never does"
+)
+@pytest.mark.parametrize("name", ["gcn_weighted", "sage_max", "mixed"])
+def test_rank_0_has_a_fidelity(name):
+    data = communities(48, directed=True, weighted=True, edge_features=2, seed=1)
+    fidelity = TOP(zoo.make(name, data), data, ratio=0.25, rank=0, batches="metis", tolerance=9.0).fidelity()
+    assert fidelity.relative_error > 0.01

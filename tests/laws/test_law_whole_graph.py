@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 import zoo
-from graphs import communities, corners
 from torch_geometric.data import Data
 
+from graphs import communities, corners
 from topoff import TOP
 
 GRAPHS = {
@@ -22,12 +22,11 @@ def one_batch(top: TOP) -> Data:
     return batch
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("name", zoo.known(zoo.ALL, zoo.DIAGONAL))
-def test_one_batch_equals_the_full_batch_forward(name, graph, seed):
+def test_one_batch_equals_the_full_batch_forward(name, graph):
     data = GRAPHS[graph]()
-    model = zoo.make(name, data, seed=seed)
+    model = zoo.make(name, data, seed=len(graph))
     plain = copy.deepcopy(model)
     top = TOP(model, data, ratio=1.0, rank=4)
     batch = one_batch(top)

@@ -4,6 +4,7 @@ A model is made by `zoo.make(name, data, seed=...)`; it reads `data` only for si
 """
 
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,44 @@ class Same(Stack):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         return self.last(self.run(self.first(x).tanh(), edge_index, edge_weight))
+
+
+class Paired(Stack):
+    """Hand every conv its input twice, as source and as target."""
+
+    def run(self, x: Tensor, *edges: Tensor) -> Tensor:
+        for conv in self.convs[:-1]:
+            x = conv((x, x), *edges).tanh()
+        return self.convs[-1]((x, x), *edges)
+
+
+class Gated(gnn.MessagePassing):
+    """Weigh a neighbour's row by a gate that reads the neighbour's root: a user's own conv with two node inputs."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(aggr="add")
+        self.lin, self.gate = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, root: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.propagate(edge_index, x=x, root=root)) + x
+
+    def message(self, x_j: Tensor, root_j: Tensor) -> Tensor:
+        return x_j * self.gate(root_j).sigmoid()
+
+
+class Own(nn.Module):
+    """Stack the user's own convs."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(features, HIDDEN), nn.Linear(HIDDEN, OUT)
+        self.convs = nn.ModuleList(Gated(HIDDEN) for _ in range(2))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = root = self.first(x).tanh()
+        for conv in self.convs:
+            x = conv(x, root, edge_index).tanh()
+        return self.last(x)
 
 
 class Unlearnt(Stack):
@@ -198,6 +237,7 @@ LINEAR_CONVS: dict[str, tuple[type[Stack], Layer]] = {
     "sage_mean": (Stack, lambda a, b, d: gnn.SAGEConv(a, b)),
     "sage_sum": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="sum")),
     "sage_projected": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, project=True, normalize=True)),
+    "sage_pair": (Paired, lambda a, b, d: gnn.SAGEConv((a, a), b)),
     "graph_add": (Weighted, lambda a, b, d: gnn.GraphConv(a, b)),
     "graph_mean": (Weighted, lambda a, b, d: gnn.GraphConv(a, b, aggr="mean")),
     "gin": (Stack, lambda a, b, d: gnn.GINConv(_mlp(a, b), train_eps=True)),
@@ -213,6 +253,7 @@ GENERAL_CONVS: dict[str, tuple[type[Stack], Layer]] = {
     "sage_max": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="max")),
     "sage_max_backwards": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="max", flow="target_to_source")),
     "gat": (Stack, lambda a, b, d: gnn.GATConv(a, b // 3, heads=3)),
+    "gat_pair": (Paired, lambda a, b, d: gnn.GATConv((a, a), b, add_self_loops=False)),
     "gat_features": (Featured, lambda a, b, d: gnn.GATConv(a, b, edge_dim=_edge_width(d))),
     "gatv2": (Featured, lambda a, b, d: gnn.GATv2Conv(a, b, heads=2, concat=False, edge_dim=_edge_width(d))),
     "transformer": (Featured, lambda a, b, d: gnn.TransformerConv(a, b, edge_dim=_edge_width(d), beta=True)),
@@ -233,6 +274,7 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
     "mixed_operators": lambda d: Linear(d.num_features),
     "mixed": lambda d: Mixed(d.num_features),
     "nested": lambda d: Nested(d.num_features),
+    "own": lambda d: Own(d.num_features),
     "shared": lambda d: Shared(d.num_features),
     "pyg_gcn": lambda d: gnn.GCN(d.num_features, HIDDEN, 3, OUT, norm="batch_norm", jk="cat", act="tanh"),
     "pyg_sage": lambda d: gnn.GraphSAGE(d.num_features, HIDDEN, 3, OUT, jk="max", act="tanh"),
@@ -257,7 +299,7 @@ def make(name: str, data: Data, *, seed: int = 0, layers: int = 2) -> nn.Module:
         return MODELS[name](data).double()
     stack, layer = (LINEAR_CONVS | GENERAL_CONVS)[name]
     widths = [data.num_features, *[HIDDEN] * (layers - 1), OUT]
-    return stack([layer(a, b, data) for a, b in zip(widths, widths[1:], strict=False)]).double()
+    return stack([layer(a, b, data) for a, b in itertools.pairwise(widths)]).double()
 
 
 def known(names: list[str], reasons: dict[str, str]) -> list[Any]:

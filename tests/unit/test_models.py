@@ -17,9 +17,7 @@ def output(**options: object) -> Tensor:
     return model(data.x, data.edge_index)
 
 
-@pytest.mark.parametrize(
-    "option", [{"num_layers": 2}, {"dropout": 0.0}, {"norm": False}, {"residual": False}], ids=str
-)
+@pytest.mark.parametrize("option", [{"num_layers": 2}, {"dropout": 0.0}, {"norm": False}, {"residual": False}], ids=str)
 def test_every_option_changes_the_output(option: dict[str, object]) -> None:
     assert not torch.allclose(output(), output(**option))
 
