@@ -68,11 +68,11 @@ class Setting:
 
 PLANETOID = Setting(norm=False, residual=False, weight_decay=5e-4, epochs=40, unit_rows=True)
 SETTINGS = {
-    "wordnet": Setting(layers=3, hidden=128, dropout=0.2, epochs=40),
+    "wordnet": Setting(layers=3, hidden=128, dropout=0.2, epochs=15),
     "Cora": PLANETOID,
     "PubMed": PLANETOID,
-    "Computers": Setting(hidden=128),
-    "CS": Setting(weight_decay=5e-4, epochs=30),
+    "Computers": Setting(hidden=128, epochs=30),
+    "CS": Setting(weight_decay=5e-4, epochs=15),
 }
 
 

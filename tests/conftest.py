@@ -1,5 +1,7 @@
 """What all tests share: this folder is on the path, so that they can import `graphs`, and runs are repeatable."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -8,3 +10,12 @@ import torch
 def seeded() -> None:
     """Start every test from the same global generator."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """Run on one thread, which is faster on graphs this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -47,24 +47,28 @@ def reinitialised(model: nn.Module, seed: int) -> nn.Module:
     >>> bool((reinitialised(layer, 0).weight == reinitialised(layer, 0).weight).all())
     True
     """
+    forgotten = unreset_parameter(model)
+    if forgotten:
+        raise ValueError(
+            f"Expected every parameter to be drawn by a reset_parameters() (got parameter '{forgotten}' that nothing "
+            f"resets): add the method, or use inits=1, which needs no random initialisation."
+        )
     fresh = copy.deepcopy(plain(model))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for name, module in fresh.named_modules():
+        for module in fresh.modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
-            elif any(True for _ in module.parameters(recurse=False)) and not _reset_above(fresh, name):
-                own = next(name for name, _ in module.named_parameters(recurse=False))
-                raise ValueError(
-                    f"Expected {type(module).__name__} '{name}' to have reset_parameters() (got parameter '{own}' that "
-                    f"nothing resets): add the method, or use inits=1, which needs no random initialisation."
-                )
     return fresh
 
 
-def _reset_above(model: nn.Module, name: str) -> bool:
-    """Return whether a module that contains this one resets parameters on its behalf."""
-    parts = name.split(".")
-    above = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
-    return any(callable(getattr(module, "reset_parameters", None)) for module in above)
+def unreset_parameter(model: nn.Module) -> str | None:
+    """Return the name of a parameter that no `reset_parameters()` of its module, or of one around it, can reach."""
+    model = plain(model)
+    for name, _ in model.named_parameters():
+        path = name.split(".")[:-1]
+        around = [model.get_submodule(".".join(path[:depth])) for depth in range(len(path) + 1)]
+        if not any(callable(getattr(module, "reset_parameters", None)) for module in around):
+            return name
+    return None

@@ -16,7 +16,7 @@ from topoff.calling import Call, caller
 from topoff.compensated import Compensated
 from topoff.convs import Conv, evaluating, plain
 from topoff.data import check, check_graph
-from topoff.embeddings import embed, reinitialised
+from topoff.embeddings import embed, reinitialised, unreset_parameter
 from topoff.estimator import Compensator
 from topoff.graph import Graph
 from topoff.invariance import (
@@ -173,8 +173,8 @@ class TOP:
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation.
 
-        Where inits=1 was asked for nothing is initialised at random: the default is then the model itself, which
-        flatters the basis.
+        Where inits=1 was asked for, or a parameter cannot be drawn anew, it is the model itself, which flatters the
+        basis.
         """
         loader = self.prepare()
         if not self.compensator.rank_:  # nothing is compensated, or nothing needs to be
@@ -182,7 +182,8 @@ class TOP:
             self._certificates = missed, [missed] * len(loader.batches())
             return missed
         if network is None:
-            network = reinitialised(self.model, self._init_seed(0)) if self._held_out else self.model
+            held_out = self._held_out and unreset_parameter(self.model) is None
+            network = reinitialised(self.model, self._init_seed(0)) if held_out else self.model
         residual = loader.residual()
         self._embed(network, residual.add)
         self._certify(residual)

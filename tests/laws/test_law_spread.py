@@ -162,9 +162,6 @@ def test_rank_0_equals_no_compensation_at_all(name):
         assert not torch.allclose(some(other), out)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="compensated.py: at rank 0 a batch collects raw features, exact inference never does"
-)
 @pytest.mark.parametrize("name", ["gcn_weighted", "sage_max", "mixed"])
 def test_rank_0_has_a_fidelity(name):
     data = communities(48, directed=True, weighted=True, edge_features=2, seed=1)

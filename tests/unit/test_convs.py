@@ -119,10 +119,6 @@ def test_other_convs_take_the_general_path(conv: nn.Module) -> None:
     assert described.operators == {}
 
 
-@pytest.mark.xfail(
-    reason="PyG writes its generated `propagate` into every subclass, which counts as an override",
-    raises=AssertionError,
-)
 def test_a_subclass_that_keeps_the_messages_stays_linear() -> None:
     assert describe(SameMessages(4, 4))[0].path == "linear"
 
@@ -222,7 +218,6 @@ def test_interception_ends_when_the_model_fails() -> None:
     assert "propagate" not in vars(model.convs[0])
 
 
-@pytest.mark.xfail(reason="Interception deletes a `propagate` that PyG bound to the instance", raises=AssertionError)
 def test_interception_keeps_what_was_bound_to_the_instance() -> None:
     conv = gnn.GCNConv(4, 8, decomposed_layers=2)
     before = dict(vars(conv))
@@ -410,7 +405,6 @@ class Encoded(nn.Module):
         return self.conv(x, edge_index, self.encode(edge_attr))
 
 
-@pytest.mark.xfail(reason="extended() does not extend integer edge values such as edge_type", raises=RuntimeError)
 def test_integer_edge_values_are_extended() -> None:
     from topoff import predict
 
@@ -420,7 +414,6 @@ def test_integer_edge_values_are_extended() -> None:
     assert torch.allclose(out, model(data.x, data.edge_index, data.edge_type))
 
 
-@pytest.mark.xfail(reason="encoded edge features fail with an IndexError of PyG, not a sentence", raises=IndexError)
 def test_edge_features_encoded_by_the_model_are_refused_clearly() -> None:
     from topoff.plan import make_plan
 

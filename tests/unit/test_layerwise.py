@@ -229,9 +229,6 @@ def test_a_depth_that_depends_on_the_batch_is_refused() -> None:
     assert threading.active_count() == before
 
 
-@pytest.mark.xfail(
-    reason="rows of different convs are mixed silently: only the depth is compared", raises=pytest.fail.Exception
-)
 def test_convs_that_depend_on_the_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="every batch to pass the same convs"):
         run(Branching().double())

@@ -304,7 +304,6 @@ def test_other_policies_are_refused(policy: str) -> None:
         top_of(refresh=policy)
 
 
-@pytest.mark.xfail(reason="a policy that is no string ends in an AttributeError", raises=AttributeError)
 @pytest.mark.parametrize("policy", [5, None])
 def test_a_policy_that_is_no_string_is_refused(policy: object) -> None:
     with pytest.raises(ValueError, match="refresh to be 'never' or 'every=E'"):
@@ -334,7 +333,7 @@ def test_a_certificate_within_the_tolerance_does_not_warn() -> None:
 
 
 def test_the_certificate_is_of_a_held_out_initialisation_then_of_the_old_basis() -> None:
-    top = top_of()
+    top = top_of(inits=2)
     before = top.certificate_
     assert before > 0
     assert top.certificate_ == before
@@ -348,14 +347,13 @@ def test_the_certificate_is_of_a_held_out_initialisation_then_of_the_old_basis()
 
 def test_the_certificate_of_any_network_can_be_asked_for() -> None:
     model = narrow()
-    top = top_of(model, rank=15, ridge=0, inits=1)
+    top = top_of(model, rank=15, ridge=0)
     own = top.certify(model)
     assert own < 1e-2
     assert own == top.certificate_
     assert top.certify() > own
 
 
-@pytest.mark.xfail(reason="everything from outside is missed, and the certificate says 0", raises=AssertionError)
 def test_rank_zero_is_certified_to_miss_everything() -> None:
     assert top_of(rank=0).certificate_ == 1
 
@@ -482,7 +480,6 @@ def test_compensation_brings_outputs_nearer() -> None:
     assert errors[1] < 0.5 * errors[0]
 
 
-@pytest.mark.xfail(reason="batches of rank 0 count the raw features as a layer", raises=(RuntimeError, StopIteration))
 def test_fidelity_of_rank_zero() -> None:
     fidelity = top_of(rank=0).fidelity()
     assert [name for name, _ in fidelity.layers] == ["convs.1", "convs.2"]
@@ -520,15 +517,14 @@ def test_one_initialisation_is_the_current_weights() -> None:
 
 
 def test_a_parameter_that_nothing_resets_needs_one_initialisation() -> None:
-    with pytest.raises(ValueError, match=r"got parameter 'scale' that nothing resets\).*inits=1"):
-        top_of(Bare()).prepare()
+    with pytest.raises(ValueError, match=r"got parameter '.*scale' that nothing resets\).*inits=1"):
+        top_of(Bare(), inits=2).prepare()
     assert len(train(top_of(Bare(), inits=1), 2)) == 2
 
 
-@pytest.mark.xfail(reason="the certificate draws a held-out initialisation with inits=1 too", raises=ValueError)
-@pytest.mark.parametrize("refresh", ["every=5", "never"])
-def test_one_initialisation_is_enough_for_fidelity(refresh: str) -> None:
-    assert top_of(Bare(), inits=1, refresh=refresh).fidelity().output > 0
+@pytest.mark.parametrize("options", [{"inits": 1}, {"inits": 1, "refresh": "never"}, {}])
+def test_one_initialisation_is_enough_for_fidelity(options: dict[str, object]) -> None:
+    assert top_of(Bare(), **options).fidelity().output > 0
 
 
 def test_networks_of_ones_own_make_the_first_basis() -> None:
@@ -554,7 +550,6 @@ class Shared(nn.Module):
         return self.out(x)
 
 
-@pytest.mark.xfail(reason="exact inference leaves raw features out, the batches count them", raises=StopIteration)
 @pytest.mark.parametrize("conv", [gnn.GCNConv(5, 5), gnn.SAGEConv(5, 5), gnn.GATConv(5, 5)], ids=str)
 def test_fidelity_of_a_conv_that_is_shared_by_all_layers(conv: nn.Module) -> None:
     assert len(top_of(Shared(conv)).fidelity().layers) >= 2
@@ -563,7 +558,6 @@ def test_fidelity_of_a_conv_that_is_shared_by_all_layers(conv: nn.Module) -> Non
 # devices
 
 
-@pytest.mark.xfail(reason="Data.to works in place: the loader's own batches move", raises=AssertionError)
 def test_batches_that_are_handed_out_elsewhere_stay_with_the_loader() -> None:
     top = top_of()
     kept = top.prepare().batches()
