@@ -92,7 +92,6 @@ class Compensator:
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
-        self._check()
         principal = self.start(graph, plan)
         for block in blocks:
             principal.add(block)
@@ -100,7 +99,7 @@ class Compensator:
 
     def start(self, graph: Graph, plan: Plan) -> Principal:
         """Return an empty basis to which blocks are added one by one; end with `finish`."""
-        self._check()
+        self.check()
         self._graph, self._plan = graph, plan
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
         return Principal(width)
@@ -254,7 +253,8 @@ class Compensator:
                 stacklevel=4,
             )
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse parameters that make no sense."""
         if self.estimator not in ESTIMATORS:
             raise ValueError(f"Expected estimator to be one of {', '.join(ESTIMATORS)} (got '{self.estimator}').")
         whole = isinstance(self.rank, int) and not isinstance(self.rank, bool) and self.rank >= 0

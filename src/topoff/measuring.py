@@ -80,9 +80,7 @@ def measure(
 
     `settings` go to `TOP`: rank, inits, estimator, seed.
     """
-    for method in methods:
-        if method not in METHODS:
-            raise ValueError(f"Expected methods to be among {', '.join(METHODS)} (got '{method}').")
+    check_methods(methods)
     top = TOP(trained.model, data, batches=sets, refresh="never", tolerance=float("inf"), **settings)
     seed, inits = settings.get("seed", 0), settings.get("inits", 2)
     random = [reinitialised(trained.model, seed * 1009 + number) for number in range(1, inits + 1)]
@@ -103,6 +101,13 @@ def measure(
     if "top" in result:
         result["top"]["certificate"] = top.certificate_
     return result
+
+
+def check_methods(methods: tuple[str, ...]) -> None:
+    """Refuse unknown methods."""
+    for method in methods:
+        if method not in METHODS:
+            raise ValueError(f"Expected methods to be among {', '.join(METHODS)} (got '{method}').")
 
 
 class _Comparison:

@@ -121,6 +121,7 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
     convs = describe(model)
     piece = graph.induced(_piece(graph))
     piece.n_id = torch.arange(piece.num_nodes)
+    _check_dtype(model, piece.x)
     moved = copy.copy(piece).to(next(model.parameters(), piece.x).device)
     tracer = _Tracer(Graph(piece), moved)
     run = caller(model, call)
@@ -131,6 +132,15 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
             run(model, moved)
     _self_check(model, piece, plain_output, call=call)
     return tracer.plan(convs)
+
+
+def _check_dtype(model: nn.Module, x: Tensor) -> None:
+    for name, parameter in model.named_parameters():
+        if torch.is_floating_point(parameter) and parameter.dtype != x.dtype:
+            raise ValueError(
+                f"Expected the model in the type of the features, {x.dtype} (got {parameter.dtype} for '{name}'): "
+                f"convert one of them, for example model.to({x.dtype})."
+            )
 
 
 def _piece(graph: Graph) -> Tensor:

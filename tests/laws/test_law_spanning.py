@@ -25,7 +25,7 @@ BATCH = 24  # smallest batch: more than the columns that the embeddings span
 
 
 def graph_of(seed: int) -> Data:
-    return communities(80, directed=bool(seed), weighted=True, edge_features=2, features=3, seed=seed)
+    return communities(80, directed=bool(seed % 2), weighted=True, edge_features=2, features=3, seed=seed)
 
 
 def conv_inputs(model: nn.Module, graph: Graph, plan: Plan) -> list[Tensor]:
@@ -67,8 +67,7 @@ def assert_exact_gradients(model: nn.Module, batches: list[Data], data: Data) ->
 # ---- a basis that spans the embeddings
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(("sampler", "seed"), [("kaminpar", 0), ("metis", 1), ("random", 2)])
 @pytest.mark.parametrize("name", zoo.known(SPANNED, zoo.DIAGONAL | zoo.SHARED))
 def test_a_basis_that_spans_the_embeddings_is_exact(name, sampler, seed):
     data = graph_of(seed)

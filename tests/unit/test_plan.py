@@ -334,3 +334,10 @@ def test_planning_does_not_use_the_cache_of_a_conv() -> None:
     data, model = two_components(), gnn.GCN(5, 8, num_layers=2, cached=True).double()
     model(data.x, data.edge_index)
     assert plan_of(model, data).operators == (GCN,)
+
+
+def test_a_model_in_another_type_than_the_features_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"Expected the model in the type of the features, torch.float64 \(got torch.float32"
+    ):
+        make_plan(gnn.GCN(5, 6, num_layers=2), Graph(communities()))

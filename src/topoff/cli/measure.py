@@ -49,34 +49,29 @@ def measure(
 
     from topoff.batching import NodeSets
     from topoff.data import load
+    from topoff.estimator import Compensator
+    from topoff.measuring import check_methods, train_full_batch
     from topoff.measuring import measure as compare
-    from topoff.measuring import train_full_batch
     from topoff.models import GCN
 
     if model != "gcn":
         raise ValueError(f"Expected --model to be 'gcn' (got '{model}').")
     age = _age(refresh_age)
+    chosen = tuple(name.strip() for name in methods.split(",") if name.strip())
+    check_methods(chosen)
+    Compensator(rank, estimator=estimator).check()
     data = load(dataset, root=root, split=split, seed=seed)
     torch.manual_seed(seed)
     outputs = int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1)
-    network = GCN(
-        data.num_features,
-        hidden,
-        out_channels=outputs,
-        num_layers=layers,
-        dropout=dropout,
-        norm=norm,
-        residual=residual,
-    )
+    shape: dict[str, Any] = {"out_channels": outputs, "num_layers": layers, "dropout": dropout, "norm": norm, "residual": residual}
+    network = GCN(data.num_features, hidden, **shape).to(data.x.dtype)
     with _Display(epochs, quiet=quiet) as display:
-        trained = train_full_batch(network, data, epochs=epochs, lr=lr, age=age, seed=seed, tell=display.tell)
         display.say("partitioning")
         sets = NodeSets(method=batches, ratio=ratio, parts=None if batches == "random" else parts, seed=seed).fit(data)
+        trained = train_full_batch(network, data, epochs=epochs, lr=lr, age=age, seed=seed, tell=display.tell)
         display.say("comparing")
-        chosen = tuple(name.strip() for name in methods.split(",") if name.strip())
-        result = compare(
-            trained, data, sets=sets, methods=chosen, rank=rank, inits=inits, estimator=estimator, seed=seed
-        )
+        settings = {"rank": rank, "inits": inits, "estimator": estimator, "seed": seed}
+        result = compare(trained, data, sets=sets, methods=chosen, **settings)
     if not quiet and not as_json:
         _print_table(result, dataset)
     if as_json:
