@@ -63,7 +63,13 @@ def measure(
     data = load(dataset, root=root, split=split, seed=seed)
     torch.manual_seed(seed)
     outputs = int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1)
-    shape: dict[str, Any] = {"out_channels": outputs, "num_layers": layers, "dropout": dropout, "norm": norm, "residual": residual}
+    shape: dict[str, Any] = {
+        "out_channels": outputs,
+        "num_layers": layers,
+        "dropout": dropout,
+        "norm": norm,
+        "residual": residual,
+    }
     network = GCN(data.num_features, hidden, **shape).to(data.x.dtype)
     with _Display(epochs, quiet=quiet) as display:
         display.say("partitioning")
