@@ -165,9 +165,9 @@ def _weighted_edges(data: Data, operator: Operator) -> tuple[Tensor, Tensor]:
     if operator.norm == "cluster":
         if operator.self_loops:
             edges, _ = add_self_loops(remove_self_loops(edges)[0], num_nodes=n)
-        inverse = (1.0 / degree(edges[1], n).clamp_(1.0)).to(torch.float64)  # in the default type, as PyG does
-        loop = (edges[0] == edges[1]).to(torch.float64)
-        return edges, inverse[edges[1]] * (1.0 + operator.diag_lambda * loop)
+        share = (1.0 / degree(edges[1], n).clamp_(1.0))[edges[1]]  # in the default type, as PyG does
+        loop = edges[0] == edges[1]
+        return edges, torch.where(loop, share + operator.diag_lambda * share, share).to(torch.float64)
     if operator.self_loops:
         edges, weight = add_self_loops(edges, weight, num_nodes=n)
     return edges, torch.ones(edges.size(1), dtype=torch.float64) if weight is None else weight

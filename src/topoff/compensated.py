@@ -57,23 +57,27 @@ class Compensated:
         self._interception = Interception(convs, self)
         self._operator = Operator()
         self._hop = 0
+        self._known = 0  # propagations of the running conv that see only the features
+        self._calls: dict[str, int] = {}  # of each conv in this forward
         self._exact = False  # the running conv reads the batch's own features, not a dropped-out copy
 
     @contextmanager
     def on(self, batch: Data) -> Iterator[None]:
         """Bind the model to a batch inside `with`."""
-        self.batch = batch
+        self.batch, self._calls = batch, {}
         with self._interception:
             yield
 
     def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a conv on the batch as it would run on the whole graph."""
         supplement: Supplement = self.batch.supplement
-        constant = supplement.plan.is_constant(conv, 0)
+        call = self._calls.get(conv.name, 0)
+        self._calls[conv.name] = call + 1
+        self._known = supplement.plan.constant_of(conv, call)
+        constant = self._known > 0
         x = first_input(conv, args, kwargs)
         self._hop = 0
-        seen_here = conv.path == "general" or conv.transforms_first
-        if self.collect and seen_here and not constant and x is not self.batch.x:
+        if self.collect and conv.transforms_first and not constant and x is not self.batch.x:
             self.collect(conv, 0, x)
         if conv.path == "general":
             return self._general(conv, forward, args, kwargs, raw=x if constant else None)
@@ -96,6 +100,9 @@ class Compensated:
         compensation = supplement.compensation
 
         def virtual(h: Tensor) -> Tensor:
+            if self.collect and h is not self.batch.x:  # exact inference exchanges the same tensors
+                self.collect(conv, self._hop, h)
+                self._hop += 1
             if compensation is None:
                 return h.new_zeros((around.halo.numel(), *h.shape[1:]))
             flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
@@ -110,7 +117,7 @@ class Compensated:
         structure = supplement.structure
         hop, self._hop = self._hop, self._hop + 1
         spot = structure.spots[self._operator]
-        if supplement.plan.is_constant(conv, hop):
+        if hop < self._known:
             chain = (self._operator,) * (hop + 1)
             if self._exact:
                 # a copy: some convs (GCN2Conv) write into what they are given

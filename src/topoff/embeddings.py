@@ -31,7 +31,7 @@ def embed(
     """
 
     def filtered(conv: Conv, hop: int, rows: Tensor) -> None:
-        if not plan.is_constant(conv, hop):
+        if conv.path == "general" or not plan.is_constant(conv, hop):
             collect(conv, hop, rows.reshape(rows.size(0), -1).cpu())
 
     return exact(model, graph, batches, call=call, collect=filtered)

@@ -46,13 +46,21 @@ class Plan:
     convs: list[Conv]
     operators: tuple[Operator, ...]  # of the linear path
     flows: tuple[str, ...]  # of the general path; empty where no conv needs it
-    constant_hops: dict[str, int]  # by conv: how many of its propagations see only the raw features
+    constant_hops: dict[str, int]  # by conv: how many propagations of all its calls see only the raw features
     chains: tuple[Chain, ...]  # the operators applied to the raw features there
     exact_features: bool = True  # the halo's raw features are used; False: the batch sees nothing outside itself
+    constant_calls: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the same by call, for shared convs
+
+    def constant_of(self, conv: Conv, call: int) -> int:
+        """Return how many leading propagations of one call of a conv in the forward see only the raw features."""
+        calls = self.constant_calls.get(conv.name)
+        if calls is None:
+            return self.constant_hops.get(conv.name, 0)
+        return calls[call % len(calls)] if calls else 0
 
     def in_batch_only(self) -> Plan:
         """Return the plan under which nothing outside the batch is seen: rank 0."""
-        return replace(self, constant_hops={}, chains=(), exact_features=False)
+        return replace(self, constant_hops={}, constant_calls={}, chains=(), exact_features=False)
 
     def is_constant(self, conv: Conv, hop: int) -> bool:
         """Return whether a propagation of a conv sees only the raw features, so that its halo term is known."""
@@ -236,12 +244,14 @@ class _Tracer:
         hops = {name: min(calls) for name, calls in self.hops.items() if calls and min(calls) > 0}
         by_name = {conv.name: conv for conv in convs}
         chains: list[Chain] = []
-        for name, count in hops.items():
+        for name, count in {name: max(calls) for name, calls in self.hops.items() if calls}.items():
             for operator in by_name[name].operators.values():
                 if operator in self.operators:
                     for length in range(1, count + 1):
                         _note(chains, (operator,) * length)
-        return Plan(convs, tuple(self.operators), tuple(self.flows), hops, tuple(chains))
+        by_call = {name: tuple(calls) for name, calls in self.hops.items()}
+        found = tuple(self.operators), tuple(self.flows), hops, tuple(chains)
+        return Plan(convs, *found, constant_calls=by_call)
 
 
 def _note(seen: list[Any], item: Any) -> None:

@@ -12,7 +12,7 @@ from graphs import communities, node_sets
 from topoff import TOP, NodeSets, predict
 
 NAMES = [
-    *("gcn_weighted", "gcn_cached", "gcn_backwards", "sage_mean", "gin", "tag", "cluster", "gcn2"),
+    *("gcn_weighted", "gcn_backwards", "sage_mean", "gin", "tag", "gcn2"),
     *("sage_max", "gat_features", "pna", "mixed", "shared"),
 ]
 

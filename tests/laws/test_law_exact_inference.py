@@ -26,7 +26,7 @@ def weighted(seed: int) -> Data:
 
 
 @pytest.mark.parametrize(("sampler", "seed"), [("kaminpar", 0), ("metis", 1), ("random", 2)])
-@pytest.mark.parametrize("name", zoo.known(zoo.ALL, zoo.DIAGONAL))
+@pytest.mark.parametrize("name", zoo.ALL)
 def test_predict_equals_the_full_batch_forward(name, sampler, seed):
     data = weighted(seed)
     model = zoo.make(name, data, seed=seed)
@@ -34,7 +34,7 @@ def test_predict_equals_the_full_batch_forward(name, sampler, seed):
     zoo.assert_near(predict(model, data, ratio=0.25, batches=sampler, seed=seed), truth, tolerance=1e-10)
 
 
-@pytest.mark.parametrize("name", zoo.known(zoo.ALL, zoo.DIAGONAL))
+@pytest.mark.parametrize("name", zoo.ALL)
 def test_every_corner_is_predicted_exactly(name):
     data = corners()
     model, graph = zoo.make(name, data), Graph(data)

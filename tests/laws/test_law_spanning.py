@@ -68,7 +68,7 @@ def assert_exact_gradients(model: nn.Module, batches: list[Data], data: Data) ->
 
 
 @pytest.mark.parametrize(("sampler", "seed"), [("kaminpar", 0), ("metis", 1), ("random", 2)])
-@pytest.mark.parametrize("name", zoo.known(SPANNED, zoo.DIAGONAL | zoo.SHARED))
+@pytest.mark.parametrize("name", SPANNED)
 def test_a_basis_that_spans_the_embeddings_is_exact(name, sampler, seed):
     data = graph_of(seed)
     model, graph = zoo.make(name, data, seed=seed), Graph(data)
@@ -115,7 +115,7 @@ def reproducing(structure: Structure, rows: Tensor) -> Compensation:
     return Compensation(read, None, spread, halo, n, 1.0)
 
 
-@pytest.mark.parametrize("name", zoo.known(SPANNED, zoo.DIAGONAL | zoo.SHARED))
+@pytest.mark.parametrize("name", SPANNED)
 def test_any_compensation_that_reproduces_the_halo_is_exact(name):
     data = graph_of(1)
     model, graph = zoo.make(name, data), Graph(data)
@@ -145,10 +145,7 @@ def test_batches_are_exact_after_a_refresh(name, sampler):
     assert_exact(model, top.prepare().batches(), out)
 
 
-FIDELITY = {"own": "invariance.py: exact inference collects every node input of a general conv, a batch the first only"}
-
-
-@pytest.mark.parametrize("name", zoo.known(SPANNED, zoo.DIAGONAL | zoo.SHARED | FIDELITY))
+@pytest.mark.parametrize("name", SPANNED)
 def test_fidelity_is_below_1_before_a_refresh_and_1_after_it(name):
     data = graph_of(0)
     model, other = zoo.make(name, data), zoo.make(name, data, seed=9)
@@ -214,7 +211,7 @@ def test_a_linear_network_is_exact_for_any_weights(layers, sampler, seed):
 # ---- nothing to compensate
 
 
-@pytest.mark.parametrize("name", zoo.known([name for name in SPANNED if name not in zoo.MODELS], zoo.DIAGONAL))
+@pytest.mark.parametrize("name", [name for name in SPANNED if name not in zoo.MODELS])
 def test_one_layer_on_raw_features_is_exact_in_every_corner(name):
     """Whatever the basis, the halo of the first layer is known, each of its hops included."""
     data = corners()

@@ -6,9 +6,7 @@ A model is made by `zoo.make(name, data, seed=...)`; it reads `data` only for si
 import inspect
 import itertools
 from collections.abc import Callable
-from typing import Any
 
-import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
@@ -112,6 +110,17 @@ class Own(nn.Module):
         for conv in self.convs:
             x = conv(x, root, edge_index).tanh()
         return self.last(x)
+
+
+class OwnFirst(nn.Module):
+    """Let the user's own conv read the raw features and an embedding at once."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.root, self.conv, self.last = nn.Linear(features, features), Gated(features), nn.Linear(features, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.last(self.conv(x, self.root(x).tanh(), edge_index))
 
 
 class Unlearnt(Stack):
@@ -275,6 +284,7 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
     "mixed": lambda d: Mixed(d.num_features),
     "nested": lambda d: Nested(d.num_features),
     "own": lambda d: Own(d.num_features),
+    "own_first": lambda d: OwnFirst(d.num_features),
     "shared": lambda d: Shared(d.num_features),
     "pyg_gcn": lambda d: gnn.GCN(d.num_features, HIDDEN, 3, OUT, norm="batch_norm", jk="cat", act="tanh"),
     "pyg_sage": lambda d: gnn.GraphSAGE(d.num_features, HIDDEN, 3, OUT, jk="max", act="tanh"),
@@ -287,8 +297,6 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
 
 LINEAR = list(LINEAR_CONVS)
 GENERAL = list(GENERAL_CONVS)
-DIAGONAL = {"cluster_diagonal": "aggregation.py: 1 + lambda is multiplied in float64, PyG adds in the default type"}
-SHARED = {"shared": "plan.py: a conv that reads features and embeddings is compensated from a basis without features"}
 ALL = [*LINEAR, *GENERAL, *MODELS]
 
 
@@ -300,12 +308,6 @@ def make(name: str, data: Data, *, seed: int = 0, layers: int = 2) -> nn.Module:
     stack, layer = (LINEAR_CONVS | GENERAL_CONVS)[name]
     widths = [data.num_features, *[HIDDEN] * (layers - 1), OUT]
     return stack([layer(a, b, data) for a, b in itertools.pairwise(widths)]).double()
-
-
-def known(names: list[str], reasons: dict[str, str]) -> list[Any]:
-    """Return the names as parameters, those with a known bug as strict expected failures with its reason."""
-    marks = {name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in reasons.items()}
-    return [pytest.param(name, marks=marks[name]) if name in marks else name for name in names]
 
 
 def full_batch(model: nn.Module, data: Data) -> Tensor:

@@ -89,10 +89,11 @@ def test_dropout_of_the_features_keeps_them_constant() -> None:
     assert model.training
 
 
-def test_a_conv_that_also_reads_embeddings_has_no_constant_hop() -> None:
+def test_a_shared_conv_is_constant_only_in_the_call_that_reads_the_features() -> None:
     plan = plan_of(Model(lambda m, x, e: m["c"](m["c"](x, e).relu(), e), c=gnn.GCNConv(5, 5)))
     assert plan.constant_hops == {}
-    assert plan.chains == ()
+    assert [plan.constant_of(plan.convs[0], call) for call in (0, 1)] == [1, 0]
+    assert plan.chains == ((GCN,),)
 
 
 def test_operators_and_flows_are_listed_once_in_the_order_of_the_forward() -> None:
