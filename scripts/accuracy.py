@@ -4,7 +4,7 @@
     python scripts/accuracy.py --root DIR --datasets Cora --seeds 0 --epochs 3
 
 `DIR/<Name>/raw` holds the raw files of PyG's datasets; wordnet ships with the package. Both methods train the same
-model with the same seed, split, learning rate (annealed to 0), dropout and weight decay, and report the exact test accuracy where the
+model with the same seed, split, learning rate, dropout and weight decay, and report the exact test accuracy where the
 exact validation accuracy was best; it is looked at after every epoch of TOP, and as often in steps of the full batch.
 Planetoid's and wordnet's splits are the official ones, the others are drawn from the seed (60/20/20 %).
 
@@ -103,7 +103,6 @@ def train(
 ) -> Run:
     """Train on the batches of one `epoch()` after the other; return exact scores at best validation and at the end."""
     optimizer = torch.optim.Adam(top.model.parameters(), lr=setting.lr, weight_decay=setting.weight_decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, setting.epochs)  # quietens both alike
     best, last, steps, start = {"val": -1.0}, {}, 0, time.perf_counter()
     for number in track(range(1, setting.epochs + 1), description=label, transient=True):
         top.model.train()
@@ -113,7 +112,6 @@ def train(
             loss.backward()
             optimizer.step()
             steps += 1
-        schedule.step()
         last = top.evaluate()
         if last["val"] > best["val"]:
             best = {**last, "epoch": number}

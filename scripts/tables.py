@@ -59,7 +59,7 @@ def fidelity(root: str) -> None:
     """Measure message invariance on every graph and write the table."""
     rows, records = [], []
     for graph, options in GRAPHS.items():
-        for variant in VARIANTS:
+        for variant in VARIANTS[:2] if graph == "wordnet" else VARIANTS:
             arguments = [graph, *options.split(), "--parts", "200", *variant.split(), "--json", "--quiet"]
             result = run([sys.executable, "-m", "topoff", "measure", *arguments, "--root", root])
             records.append({"command": "topoff measure " + " ".join(arguments), "result": result})
@@ -67,9 +67,9 @@ def fidelity(root: str) -> None:
                 cells = " | ".join(cell(name, scores.get(name)) for name in COLUMNS)
                 rows.append(f"| {graph} | {label(method, variant)} | {cells} |")
     text = header("Fidelity of batches") + (
-        "\nA 3-layer GCN trained full-batch, then its batches against the exact forward and gradient; `--rank 64 --inits 2 "
-        "--seed 0`, half-graph batches on minesweeper, 10 % elsewhere. Commands in fidelity.json.\n\n"
-        f"| graph | method | {' | '.join(name.replace('_', ' ') for name in COLUMNS)} |\n|---|---|---|---|---|---|---|\n"
+        "\nA 3-layer GCN trained full-batch, then its batches against the exact forward and gradient; `--rank 64 "
+        "--inits 2 --seed 0`, half-graph batches on minesweeper, 10 % elsewhere. Commands in fidelity.json.\n\n"
+        f"| graph | method | {' | '.join(name.replace('_', ' ') for name in COLUMNS)} |\n" + "|---" * 7 + "|\n"
     )
     (RESULTS / "fidelity.json").write_text(json.dumps(records, indent=1) + "\n")
     (RESULTS / "fidelity.md").write_text(text + "\n".join(rows) + "\n")
