@@ -5,9 +5,14 @@ The whole method is one line: `out + spread @ (read @ h)` (Eq. 13), added where 
 >>> import torch
 >>> from torch_geometric.nn import GCN
 >>> from topoff import TOP, load
->>> data = load("wordnet")                                                                           # doctest: +SKIP
->>> with compensating(model, batch):                                                                 # doctest: +SKIP
+>>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+>>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+>>> model = GCN(3, 4, num_layers=2, out_channels=2)
+>>> batch = next(iter(TOP(model, data, ratio=0.5, rank=2, batches="random")))
+>>> with compensating(model, batch):
 ...     out = model(batch.x, batch.edge_index)
+>>> out.shape
+torch.Size([10, 2])
 """
 
 from __future__ import annotations
@@ -64,6 +69,10 @@ class Compensated:
     @contextmanager
     def on(self, batch: Data) -> Iterator[None]:
         """Bind the model to a batch inside `with`."""
+        if "supplement" not in batch:
+            raise ValueError(
+                "Expected a batch of a TOP or Loader (got a Data without its supplement): use `for batch in top`."
+            )
         self.batch, self._calls = batch, {}
         with self._interception:
             yield
@@ -82,6 +91,11 @@ class Compensated:
         if conv.path == "general":
             return self._general(conv, forward, args, kwargs, raw=x if constant else None)
         self._operator = conv.operators[edge_values_of(conv, self.batch, args, kwargs)]
+        if self._operator not in supplement.structure.spots:
+            raise ValueError(
+                f"Expected {conv} to weigh its edges in training as in eval mode (got other edge weights): give it the "
+                f"same edge_weight in both."
+            )
         self._exact = constant and x is self.batch.x
         given = without_edges(conv, args, kwargs)
         if constant and conv.transforms_first:

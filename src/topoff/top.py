@@ -129,10 +129,6 @@ class TOP:
 
     def __call__(self, batch: Data) -> Tensor:
         """Return the model's output on the batch, as if it ran on the whole graph; (b, out)."""
-        if "supplement" not in batch:
-            raise ValueError(
-                "Expected a batch of this TOP (got a Data without its supplement): use `for batch in top`."
-            )
         self.prepare()
         with self._compensated.on(batch):
             return self._run(self.model, batch)  # type: ignore[no-any-return]

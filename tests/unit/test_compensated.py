@@ -18,6 +18,7 @@ from topoff.embeddings import embed
 from topoff.estimator import Compensation, Compensator
 from topoff.graph import Graph
 from topoff.plan import make_plan, structure_of
+from topoff.top import TOP
 
 GCN = Operator(norm="gcn", self_loops=True)
 
@@ -316,3 +317,28 @@ def test_a_supplement_moves_with_its_batch() -> None:
     batch = batch_of(model, communities(40), torch.arange(20), rank=2).to("meta")
     assert batch.x.device.type == "meta"
     assert batch.supplement.structure.nodes.device.type == "meta"
+
+
+class WeighsInTrainingOnly(nn.Module):
+    """Give its conv the edge weights in training mode only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = gnn.GCNConv(5, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        return self.conv(x, edge_index, edge_weight if self.training else None)
+
+
+def test_edge_weights_that_only_training_uses_are_refused() -> None:
+    data = communities()
+    data.edge_weight = torch.rand(data.edge_index.size(1), dtype=data.x.dtype)
+    top = TOP(WeighsInTrainingOnly().double(), data, ratio=0.5, rank=4, batches="random", tolerance=10.0)
+    with pytest.raises(ValueError, match=r"in training as in eval mode \(got other edge weights\)"):
+        top(next(iter(top)))
+
+
+def test_compensating_refuses_a_batch_from_elsewhere() -> None:
+    data = communities()
+    with pytest.raises(ValueError, match="got a Data without its supplement"), compensating(gnn.GCN(5, 4, 2), data):
+        pass

@@ -234,7 +234,9 @@ def test_a_batch_from_elsewhere_is_refused(where: str) -> None:
     top = top_of()
     top.prepare()
     batch = small() if where == "elsewhere" else top.graph.induced(torch.arange(5))
-    with pytest.raises(ValueError, match=r"a batch of this TOP \(got a Data without its supplement\): use `for batch"):
+    with pytest.raises(
+        ValueError, match=r"a batch of a TOP or Loader \(got a Data without its supplement\): use `for batch"
+    ):
         top(batch)
 
 
