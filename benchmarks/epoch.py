@@ -154,7 +154,7 @@ def measure_batches(model: Any, top: Any) -> Measured:
     times: dict[str, list[float]] = {"epoch": [], "refresh": []}
     for _ in range(TIMED):
         times["epoch"].append(seconds(epoch))
-        if top.refresh_every:
+        if top.refreshing.interval:
             times["refresh"].append(seconds(top.refresh))  # so none becomes due inside an epoch
     return {what: min(each) for what, each in times.items() if each} | {"peak": peak_memory()}
 

@@ -89,11 +89,13 @@ class _Product(torch.autograd.Function):
         ctx: Any, h: Tensor, ids: Tensor, offsets: Tensor, values: Tensor, ids_t: Tensor, offsets_t: Tensor,
         values_t: Tensor,
     ) -> Tensor:  # fmt: skip
+        """Return A h, and keep A^T for the gradient."""
         ctx.save_for_backward(ids_t, offsets_t, values_t)
         return multiply(ids, offsets, values, h)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return A^T grad, the gradient in h; A itself is constant."""
         ids_t, offsets_t, values_t = ctx.saved_tensors
         return multiply(ids_t, offsets_t, values_t, grad), None, None, None, None, None, None
 
@@ -185,6 +187,7 @@ def to_sparse(matrix: Any, dtype: torch.dtype, *, transpose: bool = True) -> Spa
 
 
 def _csr_tensors(matrix: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return columns, row pointers and values as tensors; ids have 32 bits where they suffice."""
     index = np.int32 if max(*matrix.shape, matrix.nnz) < 2**31 else np.int64
     ids, offsets = matrix.indices.astype(index, copy=False), matrix.indptr.astype(index, copy=False)
     return torch.from_numpy(ids), torch.from_numpy(offsets), torch.from_numpy(matrix.data).to(dtype)
@@ -206,6 +209,7 @@ def _pointers(rows: Any, keep: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _is_symmetric(matrix: Any) -> bool:
+    """Say whether A equals A^T, exactly."""
     if matrix.shape[0] != matrix.shape[1]:
         return False
     difference = matrix - matrix.T

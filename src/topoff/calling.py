@@ -46,6 +46,7 @@ def caller(model: nn.Module, call: Call | None = None) -> Callable[[nn.Module, D
     optional = [name for name in FILLED if name in named and name not in required]
 
     def by_name(module: nn.Module, batch: Data) -> Any:
+        """Call the model with what the batch holds under the names of its arguments."""
         for name in required:
             if name not in batch:
                 raise ValueError(

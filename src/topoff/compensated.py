@@ -57,6 +57,7 @@ class Compensated:
     """Stand in for a model's message passing with the supplement of the current batch; a `Handler` for its convs."""
 
     def __init__(self, convs: list[Conv]) -> None:
+        """Prepare the interception once; batches come later, with `on`."""
         self.batch: Data = Data()
         self.collect: Collect | None = None  # told the (b, d) rows that each conv reads
         self._interception = Interception(convs, self)
@@ -114,6 +115,7 @@ class Compensated:
         compensation = supplement.compensation
 
         def virtual(h: Tensor) -> Tensor:
+            """Return the rows (c, d) that stand in for the halo of an embedding h (b, d)."""
             if self.collect and h is not self.batch.x:  # exact inference exchanges the same tensors
                 self.collect(conv, self._hop, h)
                 self._hop += 1
@@ -163,6 +165,7 @@ class _Compensate(torch.autograd.Function):
         ctx: Any, h: Tensor, ids: Tensor, offsets: Tensor, values: Tensor, ids_t: Tensor, offsets_t: Tensor,
         values_t: Tensor, boundary: Tensor, spread: Tensor, read: Tensor, anchors: Tensor | None,
     ) -> Tensor:  # fmt: skip
+        """Return A[B,B] h + spread (read h), and keep what the gradient needs."""
         ctx.save_for_backward(ids_t, offsets_t, values_t, boundary, spread, read, anchors)
         out = multiply(ids, offsets, values, h)
         extra = spread @ (read @ (h if anchors is None else h[anchors]))
@@ -170,6 +173,7 @@ class _Compensate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient in h, A[B,B]^T grad + read^T (spread^T grad); all else is constant."""
         ids_t, offsets_t, values_t, boundary, spread, read, anchors = ctx.saved_tensors
         out = multiply(ids_t, offsets_t, values_t, grad)
         extra = read.T @ (spread.T @ (grad if len(boundary) == len(grad) else grad[boundary]))

@@ -57,6 +57,7 @@ class Handler(Protocol):
 
 
 def _gcn(conv: Any, *, loops: bool | None = None) -> dict[str, Any]:
+    """Return the operator's settings for GCN's normalisation."""
     if not getattr(conv, "normalize", True):
         return {}
     loops = conv.add_self_loops if loops is None else loops
@@ -64,6 +65,7 @@ def _gcn(conv: Any, *, loops: bool | None = None) -> dict[str, Any]:
 
 
 def _appnp(conv: Any) -> dict[str, Any]:
+    """Return those of APPNP; refuse its edge dropout."""
     if conv.dropout > 0:
         raise ValueError(
             f"Expected APPNP without edge dropout (got dropout={conv.dropout}): a batch has one fixed operator; "
@@ -140,6 +142,7 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def _refuse_global(name: str, module: nn.Module) -> None:
+    """Raise for a layer that mixes all nodes, which no batch can reproduce."""
     kind = type(module).__name__
     graph_mode = isinstance(module, gnn.LayerNorm) and module.mode == "graph"
     reason = "normalises over all nodes with mode='graph'" if graph_mode else None
@@ -150,6 +153,7 @@ def _refuse_global(name: str, module: nn.Module) -> None:
 
 
 def _describe_one(name: str, module: MessagePassing) -> Conv:
+    """Say what one conv needs: its path and, where it is linear, its operators."""
     parameters = tuple(inspect.signature(type(module).forward).parameters)[1:]
     rule = _linear_rule(module)
     if rule is None:
@@ -186,6 +190,7 @@ class Interception:
 
     @staticmethod
     def _closures(conv: Conv, handler: Handler) -> dict[str, Callable[..., Any]]:
+        """Make the functions that replace a conv's `forward` and `propagate`."""
         forward = conv.module.forward
         own = conv.module.propagate
 
@@ -193,6 +198,7 @@ class Interception:
             return handler.convolve(conv, forward, args, kwargs)
 
         def propagate(edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
+            """Hand a linear conv's operand over; a general conv propagates by itself."""
             if conv.path == "general":
                 return own(edge_index, size=size, **kwargs)
             operand = kwargs["x"]
@@ -201,6 +207,7 @@ class Interception:
         return {"forward": _uncompiled(convolve), "propagate": propagate}
 
     def __enter__(self) -> None:
+        """Put the closures in, and caches and earlier replacements aside."""
         self._caches = [_take_cache(module) for module, _ in self._bound]
         self._before = [
             {name: vars(module)[name] for name in methods if name in vars(module)} for module, methods in self._bound
@@ -209,6 +216,7 @@ class Interception:
             module.__dict__.update(methods)
 
     def __exit__(self, *_: object) -> None:
+        """Take the closures out again, and leave every module as it was."""
         for (module, methods), cache, before in zip(self._bound, self._caches, self._before, strict=True):
             for method in methods:
                 del module.__dict__[method]
@@ -269,6 +277,7 @@ def raise_foreign(conv: Conv, name: str) -> NoReturn:
 
 
 def _same(tensor: Tensor, own: Tensor | None) -> bool:
+    """Say whether a tensor is, or equals, the batch's own."""
     if own is None or tensor is own:
         return own is not None
     return tensor.shape == own.shape and tensor.dtype == own.dtype and bool(torch.equal(tensor, own))
@@ -311,6 +320,7 @@ class extended:  # noqa: N801 - reads as a verb where it is used
         return out[: self.batch.num_nodes]
 
     def _extend(self, value: Any) -> Any:
+        """Extend every tensor inside an argument."""
         if isinstance(value, Tensor):
             return self._extend_tensor(value)
         if isinstance(value, (tuple, list)):
@@ -320,6 +330,7 @@ class extended:  # noqa: N801 - reads as a verb where it is used
         return value
 
     def _extend_tensor(self, tensor: Tensor) -> Tensor:
+        """Return a tensor for the batch and its halo; by what it is: edges, edge values, features or an embedding."""
         for name, values in self.around.values.items():
             if tensor is self.batch[name]:
                 return values

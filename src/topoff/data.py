@@ -1,5 +1,7 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -8,16 +10,46 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from topoff.sources import MASKS, read_graph
+from topoff.cache import Arrays
+from topoff.sources import MASKS, NAMES, graph_file, known_name, places_of, read_graph
 
 
-def load(source: str | Path | Data, *, root: str | Path | None = None, split: int = 0, seed: int = 0) -> Data:
+@dataclass(frozen=True, repr=False)
+class Names:
+    """Hold what a graph's nodes and classes are called; PyG carries it along in `data.names` and never slices it.
+
+    >>> Names(node_ids=["ann", "bob"], class_names=["no", "yes"])
+    Names(2 node ids, 2 classes)
+    """
+
+    node_ids: list[str] | list[int] | None = None  # (n,) the user's own, in the order of x
+    class_names: list[str] | None = None  # in the order of y's classes, or of its columns
+    encoding: dict[str, Any] | None = None  # JSON-able: how tables became features, for load(encoding=...)
+    notes: tuple[str, ...] = ()  # what was done to tables, one sentence each
+
+    def __repr__(self) -> str:
+        counts = {"node ids": self.node_ids, "classes": self.class_names, "notes": self.notes}
+        return f"Names({', '.join(f'{len(part)} {name}' for name, part in counts.items() if part)})"
+
+
+def load(
+    source: str | Path | Data,
+    *,
+    root: str | Path | None = None,
+    split: int = 0,
+    seed: int = 0,
+    encoding: Mapping[str, Any] | None = None,
+) -> Data:
     """Return the graph that `source` names, validated by `check`.
 
     `source` is "wordnet" (ships with the package), the name of a PyG dataset (raw files in `root/<Name>/raw`, by
-    default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz (both also
-    relative to `root`), or a PyG `Data`, which is not changed. `split` chooses among several splits; where there is
-    none, 60/20/20 % of the labelled nodes are drawn from `seed`.
+    default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz or with
+    tables (nodes.csv or .parquet, edges.csv or .parquet: see topoff.tables), all of them also relative to `root`, or
+    a PyG `Data`, which is not changed. `split` chooses among several splits; where there is none, 60/20/20 % of the
+    labelled nodes are drawn from `seed`. Where nodes or classes have names, `data.names` holds them.
+
+    `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
+    there; then labels and training nodes may be missing. Other sources need none and ignore it.
 
     Raises FileNotFoundError, ValueError or TypeError in one sentence with the remedy.
 
@@ -26,13 +58,65 @@ def load(source: str | Path | Data, *, root: str | Path | None = None, split: in
     (3, 1, 1)
     """
     if isinstance(source, Data):
-        data = Data.from_dict(source.to_dict())
-    elif isinstance(source, str | Path):
-        arrays = read_graph(source, root=root)
-        data = Data(**{name: torch.from_numpy(array) for name, array in arrays.items()})
-    else:
+        return check(_choose_split(Data.from_dict(source.to_dict()), split=split, seed=seed))
+    if not isinstance(source, str | Path):
         _refuse_type(source)
-    return check(_choose_split(data, split=split, seed=seed))
+    folder = _table_folder(source, root=root)
+    if folder is not None:
+        return _load_tables(folder, encoding=encoding, split=split, seed=seed)
+    arrays = read_graph(source, root=root)
+    names = {name: arrays.pop(name) for name in NAMES if name in arrays}
+    data = check(_choose_split(_tensors(arrays), split=split, seed=seed))
+    if names:
+        data.names = _check_names(names, data)
+    return data
+
+
+def _tensors(arrays: Arrays) -> Data:
+    return Data(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def _table_folder(source: str | Path, *, root: str | Path | None) -> Path | None:
+    """Return the folder of tables that `source` stands for, None where it is a name or an .npz file."""
+    for place in places_of(source, root=root) if known_name(source) is None else ():
+        if place.is_dir():
+            from topoff.tables import is_table_folder  # late: pyarrow is heavy, and needed for tables only
+
+            if is_table_folder(place):
+                return place
+        if graph_file(place).is_file():
+            return None
+    return None
+
+
+def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int, seed: int) -> Data:
+    """Read tables; with an encoding, for prediction, ask for no labels and no training nodes."""
+    from topoff.tables import read_tables
+
+    tables = read_tables(folder, encoding=encoding)
+    data = _tensors(tables.arrays)
+    data.names = Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes))
+    if "y" in data:
+        data = _choose_split(data, split=split, seed=seed)
+        if data.y.dim() == 2:
+            data.y = data.y.nan_to_num(0.0)  # nodes without labels, which are in no mask by now
+    elif encoding is None:
+        got = f"features only: {', '.join(entry['name'] for entry in tables.encoding['columns']) or 'none'}"
+        remedy = "name the column to be learnt label, or target if it is a quantity"
+        _refuse(f"the table of nodes in {folder} to have labels", got, remedy)
+    return check(data) if encoding is None else check_graph(data)
+
+
+def _check_names(arrays: Arrays, data: Data) -> Names:
+    """Return the names of nodes and classes as lists, as many as there are."""
+    ids, classes = (arrays.get(name) for name in NAMES)
+    n = data.x.size(0)
+    if ids is not None and ids.shape != (n,):
+        _refuse(f"'node_ids' to have shape ({n},), one id per node", str(ids.shape), "give every node one")
+    needed = data.y.size(1) if data.y.dim() == 2 else 0 if data.y.is_floating_point() else int(data.y.max()) + 1
+    if classes is not None and (classes.ndim != 1 or len(classes) < needed):
+        _refuse(f"'class_names' to name {needed} classes", f"shape {classes.shape}", "give every class in y a name")
+    return Names(None if ids is None else ids.tolist(), None if classes is None else classes.tolist())
 
 
 def check(data: Data) -> Data:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 
 import torch
@@ -72,3 +73,22 @@ def unreset_parameter(model: nn.Module) -> str | None:
         if not any(callable(getattr(module, "reset_parameters", None)) for module in around):
             return name
     return None
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Describe what a model computes, weights apart: its repr, and the source of its classes outside torch and PyG.
+
+    >>> fingerprint(nn.Linear(2, 3))
+    'Linear(in_features=2, out_features=3, bias=True)'
+    """
+    kinds = {type(module) for module in model.modules()}
+    own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("torch", "torch_geometric")]
+    return "\n".join([repr(model), *sorted(_source(kind) for kind in own)])
+
+
+def _source(kind: type) -> str:
+    """Return the source of a class, or its name where there is none (a class typed into an interpreter)."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return kind.__qualname__

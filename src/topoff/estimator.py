@@ -86,6 +86,7 @@ class Compensator:
         width: int = 8,
         seed: int = 0,
     ) -> None:
+        """Store the parameters; `check` refuses wrong ones."""
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
         self.width = width
         self._features: tuple[Graph, Tensor] | None = None
@@ -238,6 +239,7 @@ class Compensator:
         condition: float,
         anchors: Tensor | None = None,
     ) -> Compensation:
+        """Sort the spreads by operator, then by flow, into a `Compensation`."""
         spread = dict(zip(structure.spots, spreads, strict=False))
         halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
         return Compensation(read.contiguous(), anchors, spread, halo, rank, condition)
@@ -246,6 +248,7 @@ class Compensator:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + int(structure.nodes.sum()) % 1_000_003)
 
     def _warn_of_small_batch(self, size: int) -> None:
+        """Warn where a batch has fewer nodes than the basis has directions."""
         if self.rank_ > size:
             warnings.warn(
                 f"rank {self.rank_} exceeds a batch of {size} nodes, which can hold {size} directions at most: "
@@ -278,6 +281,7 @@ class Principal:
     """
 
     def __init__(self, width: int | None) -> None:
+        """Start without blocks; None as width keeps all columns."""
         self.width = width
         self.energy = 0.0  # of all blocks
         self.blocks = 0

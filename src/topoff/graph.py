@@ -50,6 +50,7 @@ class Graph:
     """Prepare a validated `Data` for batching; nothing is built before it is needed."""
 
     def __init__(self, data: Data) -> None:
+        """Note which attributes belong to nodes and which to edges."""
         self.data = data
         self.num_nodes = int(data.num_nodes or 0)
         self.node_level = [key for key in data.keys() if data.is_node_attr(key)]  # noqa: SIM118

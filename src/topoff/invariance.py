@@ -31,6 +31,7 @@ class Fidelity:
     certificate: float | None = None  # the estimator's own measure, on the embeddings that it was last shown
 
     def __str__(self) -> str:
+        """Say it in one line, without what was not measured."""
         parts = [f"fidelity {self.output:.1%}"]
         if self.gradient_error is not None:
             parts.append(f"gradient error {self.gradient_error:.1%} (cosine {self.gradient_cosine:.3f})")

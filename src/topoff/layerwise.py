@@ -109,6 +109,7 @@ class _Lockstep:
             batch.shared = whole
 
     def _gather(self, rows: list[Any]) -> Tensor:
+        """Put the rows of all batches into one matrix, in the order of the nodes."""
         whole: Tensor | None = None
         for batch, part in zip(self.batches, rows, strict=True):
             if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) != batch.size:
@@ -154,6 +155,7 @@ class _Batch:
     """Hold what one batch needs while it runs."""
 
     def __init__(self, graph: Graph, batch: Data, *, device: torch.device) -> None:
+        """Take the batch to the model's device."""
         self.graph, self.device = graph, device
         self.nodes: Tensor = batch.n_id.cpu()
         self.size = self.nodes.numel()
@@ -175,11 +177,13 @@ class _Batch:
         return whole
 
     def rows(self, operator: Operator) -> Sparse:
+        """Return A[B, :] of an operator, cut at the first call."""
         if operator not in self._rows:
             self._rows[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
         return self._rows[operator]
 
     def neighbourhood(self, flow: str) -> Neighbourhood:
+        """Return the edges N(B) -> B, cut at the first call."""
         if flow not in self._around:
             self._around[flow] = self.graph.neighbourhood(self.nodes, flow=flow).to(self.device)
         return self._around[flow]
@@ -193,6 +197,7 @@ class _Runner:
     """Run one batch's forward in a thread that is awake only inside `step`."""
 
     def __init__(self, batch: _Batch, forward: Callable[[Data], Any]) -> None:
+        """Prepare the thread; the first `step` starts it."""
         self.batch = batch
         batch.runner = self
         self.done = False
@@ -230,6 +235,7 @@ class _Runner:
             self._thread.join()
 
     def _main(self, forward: Callable[[Data], Any]) -> None:
+        """Run the forward in the thread; hand over its output or its error."""
         try:
             with torch.no_grad():  # the mode belongs to the thread
                 self._handed = forward(self.batch.data)

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.batching import NodeSets
+from topoff.cache import Arrays
 from topoff.compensated import Supplement
-from topoff.estimator import Compensator
+from topoff.estimator import Compensation, Compensator
 from topoff.graph import Graph
 from topoff.plan import Plan, Structure, structure_of
 
@@ -52,6 +53,7 @@ class Loader:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
+        """Store the parts; batches are cut when they are first asked for."""
         self.graph, self.plan, self.sets, self.compensator, self.seed = graph, plan, sets, compensator, seed
         self.progress = progress
         self.epoch = 0
@@ -100,6 +102,43 @@ class Loader:
             batch.supplement = replace(batch.supplement, compensation=compensation)
         self._report("compensating batches", len(self._batches))
 
+    def saved(self) -> Arrays:
+        """Return the compensations at hand as plain arrays, for `restore`."""
+        arrays: Arrays = {}
+        for number, batch in enumerate(self.batches()):
+            compensation: Compensation = batch.supplement.compensation
+            found = [*compensation.spread.values(), *compensation.halo.values()]
+            arrays |= {f"{number}.spread.{place}": matrix.numpy() for place, matrix in enumerate(found)}
+            arrays[f"{number}.read"] = compensation.read.numpy()
+            arrays[f"{number}.numbers"] = np.array([compensation.rank, compensation.condition])
+            if compensation.anchors is not None:
+                arrays[f"{number}.anchors"] = compensation.anchors.numpy()
+        return arrays | {"rank": np.array(self.compensator.rank_ if self.compensator else 0)}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Put saved compensations into the batches at hand; the basis itself is not among them."""
+        assert self.compensator is not None
+        self.compensator.rank_ = int(arrays["rank"])
+        for number, batch in enumerate(self.batches()):
+            structure: Structure = batch.supplement.structure
+            keys = [*structure.spots, *structure.around]
+            matrices = [torch.from_numpy(arrays[f"{number}.spread.{place}"]) for place in range(len(keys))]
+            spread = dict(zip(structure.spots, matrices, strict=False))
+            halo = dict(zip(structure.around, matrices[len(spread) :], strict=True))
+            anchors = arrays.get(f"{number}.anchors")
+            rank, condition = arrays[f"{number}.numbers"].tolist()
+            batch.supplement = replace(
+                batch.supplement,
+                compensation=Compensation(
+                    torch.from_numpy(arrays[f"{number}.read"]),
+                    None if anchors is None else torch.from_numpy(anchors),
+                    spread,
+                    halo,
+                    int(rank),
+                    condition,
+                ),
+            )
+
     def residual(self) -> Residual:
         """Return an empty account of how well the compensations at hand explain embeddings."""
         assert self.compensator is not None
@@ -114,6 +153,7 @@ class Loader:
         self.epoch, self._position, self._resumed = state["epoch"], state["position"], True
 
     def _cut(self, nodes: Tensor) -> Data:
+        """Cut one batch, not yet compensated."""
         batch = self.graph.induced(nodes)
         structure: Structure = structure_of(self.graph, self.plan, nodes)
         batch.supplement = Supplement(self.plan, structure, None)

@@ -114,6 +114,7 @@ class _Comparison:
     """Compare ways to run batches with one exact forward and one exact gradient."""
 
     def __init__(self, model: nn.Module, exact: TOP, data: Data) -> None:
+        """Run the exact forward and the exact gradient, once for all comparisons."""
         self.model, self.data, self.loss = model, data, default_loss(data.y)
         self.truth = exact.predict()
         whole = whole_graph(exact.graph, make_plan(model, exact.graph))

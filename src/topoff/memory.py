@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # glibc's malloc.h
 
@@ -28,7 +29,15 @@ def keep_freed_memory() -> bool:
 
 
 def peak_memory() -> int:
-    """Return the peak resident memory of this process in bytes."""
+    """Return the peak resident memory of this process in bytes.
+
+    On Linux from VmHWM: the usual ru_maxrss is inherited by a process that a large one started.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM")), None)
+        if line is not None:
+            return int(line.split()[1]) * 1024
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

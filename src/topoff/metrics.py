@@ -1,4 +1,4 @@
-"""Score pooled predictions: accuracy, micro-F1 (multi-label), ROC-AUC, one number per split.
+"""Score pooled predictions: accuracy, micro-F1 (multi-label), ROC-AUC, regression errors; one number per split.
 
 Pooled means: all predictions of a split in one tensor, never an average over batches.
 
@@ -11,6 +11,7 @@ Pooled means: all predictions of a split in one tensor, never an average over ba
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -114,15 +115,62 @@ def roc_auc(out: Tensor, y: Tensor) -> float:
     return sum(_area(scores[:, column], y[:, column] == 1) for column in both) / len(both)
 
 
+def r2(out: Tensor, y: Tensor) -> float:
+    """Compute the coefficient of determination: 1 - sum (y - out)^2 / sum (y - mean y)^2; 1 is perfect.
+
+    Args:
+        out: (n,) or (n, 1) predictions.
+        y: (n,) or (n, 1) targets.
+
+    Raises:
+        ValueError: shapes do not match, there are no rows, there is NaN, or all targets are equal.
+
+    Example:
+        >>> r2(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([1.0, 2.0, 3.0]))
+        0.5
+    """
+    error, target = _errors(out, y)
+    spread = float((target - target.mean()).square().sum())
+    if spread == 0:
+        raise ValueError(
+            f"Expected 'y' to vary for r2 (got {len(target)} equal targets); choose the metric 'rmse' or 'mae'."
+        )
+    return 1 - float(error.square().sum()) / spread
+
+
+def rmse(out: Tensor, y: Tensor) -> float:
+    """Compute the root of the mean squared error; 0 is perfect.
+
+    Example:
+        >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])) == 2.0**0.5
+        True
+    """
+    return math.sqrt(float(_errors(out, y)[0].square().mean()))
+
+
+def mae(out: Tensor, y: Tensor) -> float:
+    """Compute the mean absolute error; 0 is perfect.
+
+    Example:
+        >>> mae(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        1.0
+    """
+    return float(_errors(out, y)[0].abs().mean())
+
+
 METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
     "accuracy": accuracy,
     "micro_f1": micro_f1,
     "roc_auc": roc_auc,
+    "r2": r2,
+    "rmse": rmse,
+    "mae": mae,
 }
+LOWER_IS_BETTER = frozenset({"rmse", "mae"})
 
 
 def metric_for(y: Tensor) -> str:
-    """Choose the default metric: "accuracy" for integer class ids, "micro_f1" for (n, c) labels of 0 and 1.
+    """Choose the metric: "accuracy" for integer class ids, "micro_f1" for (n, c) labels of 0 and 1, "r2" for targets.
 
     Raises:
         ValueError: `y` is neither.
@@ -133,11 +181,11 @@ def metric_for(y: Tensor) -> str:
     """
     if y.dim() == 2 and y.size(1) > 1 and bool(((y == 0) | (y == 1)).all()):
         return "micro_f1"
-    if (y.dim() == 1 or (y.dim() == 2 and y.size(1) == 1)) and not y.is_floating_point():
-        return "accuracy"
+    if y.dim() == 1 or (y.dim() == 2 and y.size(1) == 1):
+        return "r2" if y.is_floating_point() else "accuracy"
     raise ValueError(
-        f"Expected 'y' to be integer class ids (n,) or 0/1 labels (n, c) (got {y.dtype}, {tuple(y.shape)}); "
-        f"convert it, or name a metric: {', '.join(METRICS)}."
+        f"Expected 'y' to be integer class ids (n,), float targets (n,) or 0/1 labels (n, c) (got {y.dtype}, "
+        f"{tuple(y.shape)}); convert it, or name a metric: {', '.join(METRICS)}."
     )
 
 
@@ -148,7 +196,7 @@ def score(out: Tensor, y: Tensor, *, masks: Mapping[str, Tensor], metric: str | 
         out: (n, ...) predictions of all nodes.
         y: (n, ...) labels of all nodes.
         masks: bool masks (n,) by name, e.g. {"train": ..., "val": ..., "test": ...}.
-        metric: "accuracy", "micro_f1" or "roc_auc"; None takes `metric_for(y)`.
+        metric: a name in `METRICS`; None takes `metric_for(y)`.
 
     Returns:
         One number per mask, under its name; NaN for a mask without nodes, so that every key is there.
@@ -185,6 +233,18 @@ def _score_one(out: Tensor, y: Tensor, *, mask: Tensor, key: str, metric: str) -
         raise ValueError(f"In the {key!r} split: {error}") from error
 
 
+def _errors(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return out - y and y as float64 (n,)."""
+    _check_rows(out, y)
+    if out.numel() != len(out) or y.numel() != len(y):
+        raise ValueError(
+            f"Expected 'out' and 'y' to have one value per node (got {tuple(out.shape)} and {tuple(y.shape)}); "
+            "regression has one target, give the model one output."
+        )
+    target = y.to(out.device).reshape(-1).double()
+    return out.reshape(-1).double() - target, target
+
+
 def _area(scores: Tensor, positive: Tensor) -> float:
     """Compute one ROC-AUC from average ranks (Mann-Whitney), exactly.
 
@@ -208,6 +268,7 @@ def _as_column(y: Tensor, metric: str) -> Tensor:
 
 
 def _check_lengths(out: Tensor, y: Tensor) -> None:
+    """Refuse predictions and labels that do not match row by row."""
     if out.dim() == 0 or out.dim() > 2 or y.dim() == 0 or len(out) != len(y):
         raise ValueError(
             f"Expected 'out' of shape (n,) or (n, c) and 'y' with as many rows (got {tuple(out.shape)} and "
@@ -229,6 +290,7 @@ def _check_rows(out: Tensor, y: Tensor) -> None:
 
 
 def _check_binary(y: Tensor) -> None:
+    """Refuse labels other than 0 and 1."""
     if not bool(((y == 0) | (y == 1)).all()):
         raise ValueError(
             f"Expected 'y' to hold 0 and 1 only (got values from {y.min().item()} to {y.max().item()}); "

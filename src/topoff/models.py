@@ -1,20 +1,62 @@
-"""Models as the paper sets them: plain PyG modules, written once, for whole graphs and batches alike."""
+"""Models as the paper sets them: plain PyG modules, written once, for whole graphs and batches alike.
+
+Every model is called as `model(x, edge_index, edge_weight=None)` and has the options of `Network`; `make_model` makes
+one by its name, or the user's own class from "module:Class".
+
+>>> make_model("gcnii", in_channels=8, hidden=16, out_channels=3, layers=4, alpha=0.2)
+GCNII(8, 16, 3, num_layers=4)
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import inspect
 import itertools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GATConv, GCN2Conv, GCNConv, MessagePassing, PNAConv, SAGEConv
+
+from topoff.dropout import dropout as drop
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "none": lambda width: nn.Identity(),
+    "layer": nn.LayerNorm,  # per node
+    "batch": nn.BatchNorm1d,  # over the nodes of a batch, in training
+}
+AGGREGATORS = ("sum", "mean", "min", "max", "var", "std")
+SCALERS = ("identity", "amplification", "attenuation", "linear", "inverse_linear")
 
 
-class GCN(nn.Module):
-    """Stack GCNConv, a per-node LayerNorm, a residual where shapes match, ReLU and dropout; the last layer is a conv.
+class Network(nn.Module):
+    """Stack convs, each followed by a norm, a residual where shapes match, an activation and dropout.
 
-    >>> GCN(8, 16, out_channels=3, num_layers=2)
-    GCN(8, 16, 3, num_layers=2)
+    The last layer is a bare conv, except with `linear` or `jk`, whose output comes from linear layers. A model is made
+    by a subclass that says what a conv is.
+
+    Args:
+        in_channels: width of the features.
+        hidden_channels: width of the layers.
+        out_channels: width of the output.
+        num_layers: how many convs.
+        dropout: after every layer.
+        input_dropout: of the features.
+        norm: "none", "layer" or "batch"; True and False are "layer" and "none".
+        residual: add a layer's input to its output.
+        jk: jumping knowledge, MLP_out(1/(L+1) sum_l MLP_l(H_l)), H_0 being the input (Appendix B.2); every MLP_l is a
+            linear layer and ReLU, MLP_out has one hidden layer.
+        linear: a linear layer and activation before the convs, a linear layer after them.
     """
+
+    weighted = True  # whether the convs use edge weights
 
     def __init__(
         self,
@@ -24,33 +66,382 @@ class GCN(nn.Module):
         out_channels: int,
         num_layers: int = 3,
         dropout: float = 0.2,
-        norm: bool = True,
+        input_dropout: float = 0.0,
+        norm: str | bool = "layer",
         residual: bool = True,
+        jk: bool = False,
+        linear: bool = False,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"Expected num_layers to be at least 1 (got {num_layers}).")
-        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
-        self.convs = nn.ModuleList(GCNConv(a, b) for a, b in itertools.pairwise(widths))
-        self.norms = nn.ModuleList(nn.LayerNorm(hidden_channels) if norm else nn.Identity() for _ in widths[1:-1])
-        self.dropout, self.residual, self._widths = dropout, residual, widths
+        _check_positive(num_layers=num_layers, hidden_channels=hidden_channels, out_channels=out_channels)
+        self.dropout, self.input_dropout, self.residual = dropout, input_dropout, residual
+        self._sizes = in_channels, hidden_channels, out_channels
+        width, ends = self._width(hidden_channels), jk or linear  # whether linear layers make the output
+        widths = [width if linear else in_channels, *[width] * (num_layers - 1), width if ends else out_channels]
+        self.convs = nn.ModuleList(
+            self._conv(a, b, layer=layer, last=layer == num_layers and not ends)
+            for layer, (a, b) in enumerate(itertools.pairwise(widths), start=1)
+        )
+        self.norms = nn.ModuleList(_make_norm(width, kind=norm) for _ in range(num_layers if ends else num_layers - 1))
+        self.first = nn.Linear(in_channels, width) if linear else None
+        self.jumps = nn.ModuleList(nn.Linear(size, width) for size in (widths if jk else []))
+        self.mix = nn.Linear(width, width) if jk else None
+        self.last = nn.Linear(width, out_channels) if ends else None
+
+    def _conv(self, inputs: int, outputs: int, *, layer: int, last: bool) -> MessagePassing:
+        """Make the conv of one layer, counted from 1; the last one makes the model's output."""
+        raise NotImplementedError(f"Expected {type(self).__name__} to define _conv (got none); use one of its kinds.")
+
+    def _width(self, hidden_channels: int) -> int:
+        """Return the width of the embeddings."""
+        return hidden_channels
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """Apply the nonlinearity between layers."""
+        return F.relu(x)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        for module in (*self.convs, *self.norms):
-            if not isinstance(module, nn.Identity):
+        for module in (*self.convs, *self.norms, self.first, *self.jumps, self.mix, self.last):
+            if module is not None and not isinstance(module, nn.Identity):
                 module.reset_parameters()
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Return (n, out_channels)."""
-        for conv, norm in zip(self.convs, self.norms, strict=False):
-            h = norm(conv(x, edge_index, edge_weight))
+        if edge_weight is not None and not self.weighted:
+            warnings.warn(f"{type(self).__name__} does not use edge weights; GCN and GCNII do.", stacklevel=2)
+        edges = (edge_index, edge_weight) if self.weighted else (edge_index,)
+        x = root = drop(x, self.input_dropout, training=self.training)
+        if self.first is not None:
+            root = self.activation(self.first(x))
+            x = self._drop(root)
+        total = x if self.mix is None else self.jumps[0](x).relu()
+        for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=False), start=1):
+            h = norm(self._convolve(conv, x, root, edges))
             if self.residual and h.shape == x.shape:
                 h = h + x
-            x = F.dropout(F.relu(h), self.dropout, self.training)
-        out: Tensor = self.convs[-1](x, edge_index, edge_weight)
+            x = self._drop(self.activation(h))
+            if self.mix is not None:  # a running sum: exact inference then holds one matrix, not one per layer
+                total = total + self.jumps[layer](x).relu()
+        if self.mix is not None:
+            x = self._drop(self.mix(total / len(self.jumps)).relu())
+        out: Tensor = self._convolve(self.convs[-1], x, root, edges) if self.last is None else self.last(x)
         return out
 
+    def _convolve(self, conv: nn.Module, x: Tensor, root: Tensor, edges: tuple[Tensor | None, ...]) -> Tensor:
+        """Call a conv; `root` is what the first one reads, before dropout."""
+        out: Tensor = conv(x, *edges)
+        return out
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return drop(x, self.dropout, training=self.training)
+
     def __repr__(self) -> str:
-        first, hidden, last = self._widths[0], self._widths[-2] if len(self.convs) > 1 else 0, self._widths[-1]
-        return f"GCN({first}, {hidden}, {last}, num_layers={len(self.convs)})"
+        sizes = ", ".join(str(size) for size in self._sizes)
+        return f"{type(self).__name__}({sizes}, num_layers={len(self.convs)})"
+
+
+class GCN(Network):
+    """Stack GCNConv, a per-node LayerNorm, a residual where shapes match, ReLU and dropout; the last layer is a conv.
+
+    >>> GCN(8, 16, out_channels=3, num_layers=2)
+    GCN(8, 16, 3, num_layers=2)
+    """
+
+    def _conv(self, inputs: int, outputs: int, *, layer: int, last: bool) -> MessagePassing:
+        return GCNConv(inputs, outputs)
+
+
+class GCNII(Network):
+    """Stack GCN2Conv between two linear layers; every layer reads the first embedding, too.
+
+    `alpha` is the share of that embedding, log(theta / l + 1) the share of layer l's weights, and without
+    `shared_weights` that embedding has weights of its own. With `jk`, this is the paper's GCNII+JK.
+
+    >>> GCNII(8, 16, out_channels=3, num_layers=4, jk=True)
+    GCNII(8, 16, 3, num_layers=4)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        *,
+        alpha: float = 0.1,
+        theta: float = 0.5,
+        shared_weights: bool = True,
+        norm: str | bool = "none",
+        residual: bool = False,
+        **options: Any,
+    ) -> None:
+        self.alpha, self.theta, self.shared_weights = alpha, theta, shared_weights
+        options = {"num_layers": 4, "norm": norm, "residual": residual, **options}
+        super().__init__(in_channels, hidden_channels, linear=True, **options)
+
+    def _conv(self, inputs: int, outputs: int, *, layer: int, last: bool) -> MessagePassing:
+        return GCN2Conv(outputs, self.alpha, self.theta, layer=layer, shared_weights=self.shared_weights)
+
+    def _convolve(self, conv: nn.Module, x: Tensor, root: Tensor, edges: tuple[Tensor | None, ...]) -> Tensor:
+        out: Tensor = conv(x, root, *edges)
+        return out
+
+
+class GraphSAGE(Network):
+    """Stack SAGEConv, which averages the neighbours and has weights of its own for the node itself.
+
+    >>> GraphSAGE(8, 16, out_channels=3)
+    GraphSAGE(8, 16, 3, num_layers=3)
+    """
+
+    weighted = False
+
+    def _conv(self, inputs: int, outputs: int, *, layer: int, last: bool) -> MessagePassing:
+        return SAGEConv(inputs, outputs)
+
+
+class GAT(Network):
+    """Stack GATConv with ELU: heads of width `hidden_channels` side by side, `out_heads` averaged in a last conv.
+
+    Dropout acts on the attention, too.
+
+    >>> GAT(8, 4, out_channels=3, heads=8)
+    GAT(8, 4, 3, num_layers=3)
+    """
+
+    weighted = False
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, *, heads: int = 4, out_heads: int = 1, **options: Any
+    ) -> None:
+        _check_positive(heads=heads, out_heads=out_heads)
+        self.heads, self.out_heads = heads, out_heads
+        super().__init__(in_channels, hidden_channels, **options)
+
+    def _width(self, hidden_channels: int) -> int:
+        return hidden_channels * self.heads
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """Apply ELU."""
+        return F.elu(x)
+
+    def _conv(self, inputs: int, outputs: int, *, layer: int, last: bool) -> MessagePassing:
+        if last:
+            return GATConv(inputs, outputs, heads=self.out_heads, concat=False, dropout=self.dropout)
+        return GATConv(inputs, outputs // self.heads, heads=self.heads, dropout=self.dropout)
+
+
+class PNA(Network):
+    """Stack PNAConv: every aggregator of the neighbours, times every scaler by the degree.
+
+    `deg` is the histogram of the whole graph's in-degrees, see `degree_histogram`.
+
+    >>> PNA(8, 16, out_channels=3, deg=torch.tensor([0, 2, 5]))
+    PNA(8, 16, 3, num_layers=3)
+    """
+
+    weighted = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        *,
+        deg: Tensor,
+        aggregators: Sequence[str] = ("mean", "max"),
+        scalers: Sequence[str] = ("identity", "amplification"),
+        **options: Any,
+    ) -> None:
+        _check_names(AGGREGATORS, aggregators=aggregators)
+        _check_names(SCALERS, scalers=scalers)
+        if not deg[1:].sum() > 0:
+            raise ValueError(
+                f"Expected deg to be the histogram of in-degrees of a graph with edges (got {deg.tolist()}); pass "
+                f"degree_histogram(edge_index, num_nodes)."
+            )
+        self._settings = {"aggregators": list(aggregators), "scalers": list(scalers), "deg": deg}
+        super().__init__(in_channels, hidden_channels, **options)
+
+    def _conv(self, inputs: int, outputs: int, *, layer: int, last: bool) -> MessagePassing:
+        return PNAConv(inputs, outputs, **self._settings)
+
+
+class LinearGNN(GCN):
+    """Stack GCNConv and nothing else: the model for which compensation by linear combinations is exact.
+
+    >>> LinearGNN(8, 16, out_channels=3)
+    LinearGNN(8, 16, 3, num_layers=3)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        *,
+        out_channels: int,
+        num_layers: int = 3,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+    ) -> None:
+        options: dict[str, Any] = {"num_layers": num_layers, "dropout": dropout, "input_dropout": input_dropout}
+        super().__init__(
+            in_channels, hidden_channels, out_channels=out_channels, norm="none", residual=False, **options
+        )
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """Leave it as it is."""
+        return x
+
+
+_KINDS: dict[str, type[Network]] = {
+    "gcn": GCN,
+    "gcnii": GCNII,
+    "gcnii-jk": GCNII,
+    "sage": GraphSAGE,
+    "gat": GAT,
+    "pna": PNA,
+    "linear": LinearGNN,
+}
+MODELS = tuple(_KINDS)
+
+
+def make_model(
+    name: str,
+    *,
+    in_channels: int,
+    hidden: int,
+    out_channels: int,
+    layers: int | None = None,
+    dropout: float | None = None,
+    input_dropout: float | None = None,
+    norm: str | bool | None = None,
+    residual: bool | None = None,
+    jk: bool | None = None,
+    linear: bool | None = None,
+    heads: int | None = None,
+    out_heads: int | None = None,
+    alpha: float | None = None,
+    theta: float | None = None,
+    shared_weights: bool | None = None,
+    aggregators: Sequence[str] | None = None,
+    scalers: Sequence[str] | None = None,
+    degrees: Tensor | None = None,
+) -> nn.Module:
+    """Make a model by its name, one of `MODELS`, or the user's own class, "module:Class".
+
+    A model takes the options that it has, under the names of its constructor (`hidden_channels`, `num_layers` and `deg`
+    for hidden, layers and degrees), and its own default for those that are None. A class of the user's is looked for in
+    the current directory, too, and takes `norm` and `jk` only where its own defaults are of the same type: PyG's models
+    mean something else by them.
+
+    Raises:
+        ValueError: for an unknown name, a class that cannot be imported or is no module, or one that needs more
+            arguments than there are.
+
+    >>> make_model("torch_geometric.nn:GCN", in_channels=8, hidden=16, out_channels=3, layers=2)
+    GCN(8, 3, num_layers=2)
+    """
+    offered = {"hidden_channels": hidden, "num_layers": layers, "deg": degrees, **locals(), "name": None}
+    given = {key: value for key, value in offered.items() if value is not None}
+    if name == "gcnii-jk":
+        given["jk"] = True
+    kind = _KINDS[name] if name in _KINDS else _import_class(name)
+    accepted = _parameters_of(kind)
+    if not issubclass(kind, Network):
+        for key in {"norm", "jk"} & given.keys() & accepted.keys():
+            default = accepted[key].default
+            if default is not inspect.Parameter.empty and type(default) is not type(given[key]):
+                del given[key]
+    if kind is PNA and degrees is None:
+        raise ValueError(
+            "Expected degrees to be the histogram of the graph's in-degrees for model 'pna' (got None); pass "
+            "degree_histogram(edge_index, num_nodes)."
+        )
+    missing = [key for key, parameter in accepted.items() if parameter.default is parameter.empty and key not in given]
+    if missing:
+        raise ValueError(
+            f"Expected the constructor of {name} to need only arguments such as in_channels, hidden_channels, "
+            f"out_channels and num_layers (got '{missing[0]}'); give that one a default."
+        )
+    return kind(**{key: given[key] for key in accepted if key in given})
+
+
+def degree_histogram(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Return how many nodes have 0, 1, 2, ... incoming edges.
+
+    >>> degree_histogram(torch.tensor([[0, 1, 2], [1, 0, 0]]), 4)
+    tensor([2, 1, 1])
+    """
+    return torch.bincount(torch.bincount(edge_index[1], minlength=num_nodes))
+
+
+def _parameters_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
+    """Return the named parameters of a class's constructor, and those that our own models hand on to `Network`."""
+    own = dict(inspect.signature(kind).parameters)
+    named = {key: value for key, value in own.items() if value.kind not in (value.VAR_POSITIONAL, value.VAR_KEYWORD)}
+    if issubclass(kind, Network) and len(named) < len(own):
+        named = {**inspect.signature(Network).parameters, **named}
+    if issubclass(kind, GCNII):
+        named.pop("linear", None)  # always True
+    return named
+
+
+def _import_class(name: str) -> type[nn.Module]:
+    """Import the class that "module:Class" names, also from the current directory."""
+    module_name, _, class_name = name.partition(":")
+    if not class_name or not all(part.isidentifier() for part in module_name.split(".")):
+        near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.4)
+        hint = f"did you mean '{near[0]}'?" if near else "models of your own are 'module:Class'."
+        raise ValueError(f"Expected model to be one of {', '.join(MODELS)} or 'module:Class' (got '{name}'); {hint}")
+    try:
+        with _current_directory_importable():
+            module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(
+            f"Expected model '{name}' to name a module that can be imported (got: {error}); run in its folder or "
+            f"install it."
+        ) from error
+    kind = getattr(module, class_name, None)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        got = "no such name" if kind is None else f"{kind!r:.80}"
+        raise ValueError(
+            f"Expected '{class_name}' in {module_name} to be a subclass of torch.nn.Module (got {got}); correct the "
+            f"name after the colon."
+        )
+    return kind
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    """Let modules of the current directory be found, as for a script that is run there."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()  # the file may be newer than the last look into the folder
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _make_norm(width: int, *, kind: str | bool) -> nn.Module:
+    """Make a norm by its name; True is "layer", False is "none"."""
+    name = ("layer" if kind else "none") if isinstance(kind, bool) else kind
+    if name not in NORMS:
+        raise ValueError(f"Expected norm to be one of {', '.join(NORMS)} (got {kind!r}); 'none' leaves it out.")
+    return NORMS[name](width)
+
+
+def _check_positive(**values: int) -> None:
+    """Refuse sizes below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"Expected {name} to be at least 1 (got {value}); a model needs one.")
+
+
+def _check_names(known: Sequence[str], **values: Sequence[str]) -> None:
+    """Refuse an empty list, or names that are not known."""
+    for name, given in values.items():
+        if isinstance(given, str) or not given or not set(given) <= set(known):
+            raise ValueError(f"Expected {name} to be a list of {', '.join(known)} (got {given!r}); name at least one.")

@@ -143,6 +143,7 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
 
 
 def _check_dtype(model: nn.Module, x: Tensor) -> None:
+    """Refuse a model in another floating type than the features."""
     for name, parameter in model.named_parameters():
         if torch.is_floating_point(parameter) and parameter.dtype != x.dtype:
             raise ValueError(
@@ -223,6 +224,7 @@ class _Tracer:
         return out
 
     def _propagating_once(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a general conv, and refuse it where it propagates more or less than once."""
         self._count = 0
         hook = conv.module.register_propagate_forward_pre_hook(self._count_up)
         try:

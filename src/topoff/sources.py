@@ -21,7 +21,8 @@ from topoff.cache import Arrays, cache_dir, cached, content_hash
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 CSR = ("x_data", "x_indices", "x_indptr", "x_shape")
-LAYOUT = ("edge_index", "x", *CSR, "y", "split", *MASKS, "edge_weight", "edge_attr")
+NAMES = ("node_ids", "class_names")
+LAYOUT = ("edge_index", "x", *CSR, "y", "split", *MASKS, "edge_weight", "edge_attr", *NAMES)
 BENCHMARK = {  # the layout of the heterophilous benchmark -> ours; its masks are (splits, nodes)
     "edges": "edge_index",
     "node_features": "x",
@@ -53,34 +54,57 @@ PYG: dict[str, tuple[str, str | None]] = {
 
 
 def read_graph(source: str | Path, *, root: str | Path | None = None) -> Arrays:
-    """Return x (n, d), edge_index (2, E), y and, where given, masks (n,) or (n, splits), edge_weight, edge_attr.
+    """Return x (n, d), edge_index (2, E), y and, where given, masks (n,) or (n, splits), edge_weight, edge_attr, names.
 
-    `source` is "wordnet", a name in `PYG` (any case; raw files in `root`, by default in the cache folder), an .npz
-    file, or a folder with graph.npz or raw/<folder>.npz; both also relative to `root`.
+    The names are node_ids (n,), strings or integers, and class_names (c,), strings. `source` is "wordnet", a name in
+    `PYG` (any case; raw files in `root`, by default in the cache folder), an .npz file, or a folder with
+    graph.npz or raw/<folder>.npz; both also relative to `root`. Folders of tables are read in topoff.tables.
 
     Raises FileNotFoundError for missing files and ValueError for unknown names and unreadable files.
 
     >>> read_graph("wordnet")["edge_index"].shape
     (2, 349438)
     """
-    base = Path(root).expanduser() if root is not None else cache_dir() / "raw"
-    places = [_graph_file(path) for path in (Path(source).expanduser(), base / source)]
+    places = [graph_file(path) for path in places_of(source, root=root)]
     found = [path for path in places if path.is_file()]
-    if isinstance(source, str):
-        if _plain(source) == "wordnet":
-            return _read_wordnet()
-        name = next((name for name in PYG if _plain(name) == _plain(source)), None)
-        if name is not None:
-            own = places[1] if places[1] in found else None
-            return _read_pyg(name, base, otherwise=own)
+    name = known_name(source)
+    if name == "wordnet":
+        return _read_wordnet()
+    if name is not None:
+        own = places[1] if places[1] in found else None
+        return _read_pyg(name, _base(root), otherwise=own)
     if found:
         return _read_npz(found[0])
     if isinstance(source, str) and not (source.endswith(".npz") or os.sep in source or Path(source).exists()):
         raise ValueError(_unknown_name(source))
     raise FileNotFoundError(
         f"Expected a graph in {places[0]} (got no such file); give the path of an .npz file or of a folder that holds "
-        "a graph.npz."
+        "a graph.npz, or the tables nodes.csv and edges.csv (or .parquet)."
     )
+
+
+def known_name(source: str | Path) -> str | None:
+    """Return the name of the graph that `source` is, however it is spelt; None for a path.
+
+    >>> known_name("word_net"), known_name("my/graph")
+    ('wordnet', None)
+    """
+    names = {_plain(name): name for name in ("wordnet", *PYG)}
+    return names.get(_plain(source)) if isinstance(source, str) else None
+
+
+def places_of(source: str | Path, *, root: str | Path | None = None) -> list[Path]:
+    """Return the two paths that `source` may stand for, in the order in which they are tried.
+
+    >>> [str(path) for path in places_of("mine", root="data")]
+    ['mine', 'data/mine']
+    """
+    return [Path(source).expanduser(), _base(root) / source]
+
+
+def _base(root: str | Path | None) -> Path:
+    """Return the folder of raw files."""
+    return Path(root).expanduser() if root is not None else cache_dir() / "raw"
 
 
 def _plain(name: str) -> str:
@@ -99,8 +123,12 @@ def _unknown_name(source: str) -> str:
 # ---- .npz files
 
 
-def _graph_file(path: Path) -> Path:
-    """Return the file that a path stands for: itself, or the graph in the folder."""
+def graph_file(path: Path) -> Path:
+    """Return the .npz file that a path stands for: itself, or the graph in the folder.
+
+    >>> str(graph_file(Path("no/such/graph.npz")))
+    'no/such/graph.npz'
+    """
     if not path.is_dir():
         return path
     raw = path / "raw" / f"{path.resolve().name}.npz"
@@ -190,6 +218,11 @@ def _masks_from_codes(codes: np.ndarray[Any, Any], *, origin: str) -> Arrays:
 
 def _native(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Give an array a dtype that torch has: features and weights keep their precision, integers become int64."""
+    if name in NAMES:
+        if array.dtype.kind not in ("Uiu" if name == "node_ids" else "U"):
+            kinds = "plain strings or integers" if name == "node_ids" else "plain strings"
+            raise ValueError(f"Expected '{name}' to hold {kinds} (got dtype {array.dtype}); convert it by astype(str).")
+        return array
     if array.dtype.kind not in "biuf":
         raise ValueError(f"Expected '{name}' to hold numbers (got dtype {array.dtype}); encode it as numbers.")
     if array.dtype.kind in "iu":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -12,11 +15,13 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching import NodeSets
+from topoff.cache import cached, content_hash
 from topoff.calling import Call, caller
 from topoff.compensated import Compensated
 from topoff.convs import Conv, evaluating, plain
 from topoff.data import check, check_graph
-from topoff.embeddings import embed, reinitialised, unreset_parameter
+from topoff.dropout import fast_dropout
+from topoff.embeddings import embed, fingerprint, reinitialised, unreset_parameter
 from topoff.estimator import Compensator
 from topoff.graph import Graph
 from topoff.invariance import (
@@ -33,6 +38,7 @@ from topoff.loader import BatchReport, Loader, Progress, Residual, describe_batc
 from topoff.memory import readable
 from topoff.metrics import score
 from topoff.plan import Plan, make_plan
+from topoff.refreshing import Refreshing
 
 MASKS = ("train", "val", "test")
 NARROW, WIDE = 3, 8  # columns of the basis per unit of rank, with and without refresh
@@ -53,11 +59,14 @@ class TOP:
             where the basis is soon refreshed, else 2.
         ridge: lambda of the estimator.
         anchors: nodes of a batch that the paper's estimators read.
-        refresh: "every=E" re-estimates from current embeddings every E epochs, "never" keeps the first basis.
+        refresh: "every=E" re-estimates from current embeddings every E epochs, "adaptive" as often as the basis ages,
+            "never" keeps the first basis.
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo, and compensated.
         tolerance: a certificate above this warns.
         seed: of partition, initialisations and the order of the batches.
+        fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `dropout.py`).
+        cache: keep partition and first compensation on disk, named by the content of graph, model and settings.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
         progress: told what is being done, how much of it is done and how much there is.
 
@@ -89,6 +98,8 @@ class TOP:
         train_only: bool = False,
         tolerance: float = 0.5,
         seed: int = 0,
+        fast_dropout: bool = False,
+        cache: bool = False,
         call: Call | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -98,17 +109,19 @@ class TOP:
                 method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only
             )
         self.sets = batches
-        self.refresh_every = _parse_refresh(refresh)
-        width = NARROW if self.refresh_every else WIDE  # a basis that must last is worth a wider regression
+        self.refreshing = Refreshing.parse(refresh)
+        width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
-        self.inits = (1 if self.refresh_every else 2) if inits is None else inits
+        self.inits = (1 if self.refreshing.interval else 2) if inits is None else inits
         self._held_out = inits != 1  # whether random initialisations may be drawn
         self.tolerance, self.seed, self.call, self.progress = tolerance, seed, call, progress
+        self.fast_dropout, self.cache = fast_dropout, cache
         if self.inits < 1:
             raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
         self._certificates: tuple[float, list[float]] | None = None
         self._loader: Loader | None = None
         self._fitted_at = 0  # epoch of the current basis
+        self._first = True  # it was never refreshed
         self._run = caller(model, call)
 
     # ---- training
@@ -121,20 +134,20 @@ class TOP:
         """Yield one epoch of batches; refreshes the basis by itself when it is due."""
         loader = self.prepare()
         loader.begin_epoch()
-        if self.refresh_every and loader.epoch - self._fitted_at >= self.refresh_every:
+        if self.refresh_due():
             self.refresh()
-        device = self.device
         for batch in loader:
-            yield batch if device.type == "cpu" else copy.copy(batch).to(device)
+            yield self.placed(batch)
 
     def __call__(self, batch: Data) -> Tensor:
         """Return the model's output on the batch, as if it ran on the whole graph; (b, out)."""
         self.prepare()
-        with self._compensated.on(batch):
+        quicker = fast_dropout(self.model) if self.fast_dropout else contextlib.nullcontext()
+        with self._compensated.on(batch), quicker:
             return self._run(self.model, batch)  # type: ignore[no-any-return]
 
-    def prepare(self, *, networks: Sequence[nn.Module] | None = None) -> Loader:
-        """Partition, embed and estimate, at the first call; return the loader.
+    def prepare(self, *, networks: Sequence[nn.Module] | None = None, epoch: int = 0) -> Loader:
+        """Partition, embed and estimate, at the first call; return the loader, which then begins with `epoch`.
 
         `networks` are the models whose embeddings make the first basis; by default the model with its current weights
         and inits - 1 random initialisations.
@@ -148,23 +161,70 @@ class TOP:
         self._compensated = Compensated(self.plan.convs)
         self._report("partitioning", 0, 1)
         if self.sets.parts_ is None:
-            self.sets.fit(self.data)
+            self.sets.fit(self.data, cache=self.cache)
         self._report("partitioning", 1, 1)
         if networks is None:
-            random = [reinitialised(self.model, self._init_seed(i)) for i in range(1, self.inits)]
-            networks = [self.model, *random]
+            networks = [self.model, *self._random_networks()]
         self._loader = Loader(
             self.graph, self.plan, sets=self.sets, compensator=self.compensator, seed=self.seed, progress=self.progress
         )
+        self._loader.epoch = self._fitted_at = epoch
+        self.fitted_ = _copied(networks[0])
+        if self.cache and self.compensator.rank and not self.sets.regroup:
+            key = f"compensation-{self._fingerprint(networks)}"
+            self._loader.restore(cached(key, lambda: self._fit(networks).saved()))
+        else:
+            self._fit(networks)
+        if not self.refreshing.interval:
+            self.certify()
+        return self._loader
+
+    def _fit(self, networks: Sequence[nn.Module]) -> Loader:
+        """Estimate every batch's compensation from the embeddings of some networks."""
+        assert self._loader is not None
         principal = self.compensator.start(self.graph, self.plan)
         for done, network in enumerate(networks if self.compensator.rank else ()):
             self._report("basic embeddings", done, len(networks))
             self._embed(network, principal.add)
         self.compensator.finish(principal)
         self._loader.compensate()
-        if not self.refresh_every:
-            self.certify()
         return self._loader
+
+    def _fingerprint(self, networks: Sequence[nn.Module]) -> str:
+        """Hash all that a compensation depends on: graph, batches, networks (code and weights), estimator, versions."""
+        tensors = [self.data.x, self.data.edge_index, *(self.data[key] for key in self.graph.edge_level)]
+        tensors += [nodes for nodes in self.sets.of(0)]
+        tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
+        settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
+        words = [fingerprint(plain(self.model)), repr(settings), str(self.call), *map(version, ("topoff", "torch"))]
+        return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
+
+    def state(self) -> dict[str, Any]:
+        """Return where training stands: position, age and certificates of the basis; JSON-able.
+
+        With `fitted_`, the weights that the basis was estimated from, this is all that `restore` needs: the
+        compensation itself is estimated again, to the same bits.
+        """
+        return {
+            "loader": self.prepare().state_dict(),
+            "fitted_at": self._fitted_at,
+            "first": self._first,
+            "certificates": self._certificates,
+            "refreshing": dataclasses.asdict(self.refreshing),
+        }
+
+    def restore(self, state: dict[str, Any], *, fitted: dict[str, Any]) -> None:
+        """Go on from a `state`, before anything is prepared; `fitted` are the weights that its basis comes from."""
+        if self._loader is not None:
+            raise RuntimeError("Expected restore() before anything is prepared (got a prepared TOP); make a new one.")
+        network = copy.deepcopy(plain(self.model))
+        network.load_state_dict(fitted)
+        networks = [network, *(self._random_networks() if state["first"] else ())]
+        self.prepare(networks=networks, epoch=state["fitted_at"]).load_state_dict(state["loader"])
+        self._first = state["first"]
+        self.refreshing = Refreshing(**state["refreshing"])
+        certificates = state["certificates"]
+        self._certificates = None if certificates is None else (certificates[0], certificates[1])
 
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation.
@@ -185,6 +245,10 @@ class TOP:
         self._certify(residual)
         return self.certificate_
 
+    def refresh_due(self) -> bool:
+        """Whether the basis is old enough to be replaced before the epoch that comes."""
+        return self.refreshing.due(self.prepare().epoch - self._fitted_at)
+
     def refresh(self) -> Tensor:
         """Re-estimate from the model's current embeddings; return the exact output that comes with them (n, out).
 
@@ -192,12 +256,13 @@ class TOP:
         embeddings.
         """
         loader = self.prepare()
-        self._fitted_at = loader.epoch
+        self._fitted_at, self._first, self.fitted_ = loader.epoch, False, _copied(self.model)
         if not self.compensator.rank_:
             return self.predict()
         residual, principal = loader.residual(), self.compensator.start(self.graph, self.plan)
         out = self._embed(self.model, residual.add, principal.add)
         self._certify(residual)
+        self.refreshing.observe(residual.pooled())
         self.compensator.finish(principal)
         loader.compensate()
         return out
@@ -216,10 +281,13 @@ class TOP:
         return score(out.cpu(), self.data.y, masks=masks, metric=metric)
 
     def compensated_outputs(self) -> Tensor:
-        """Return the mini-batch outputs in eval mode, NaN for nodes in no batch."""
-        loader = self.prepare()
-        with evaluating(self.model):
-            return output_error(self, loader.batches(), self.predict())[1]
+        """Return the mini-batch outputs in eval mode, NaN for nodes in no batch; (n, out)."""
+        batches = self.prepare().batches()
+        with evaluating(self.model), torch.no_grad():
+            rows = [self(self.placed(batch)).cpu() for batch in batches]
+        out = rows[0].new_full((self.graph.num_nodes, *rows[0].shape[1:]), float("nan"))
+        out[torch.cat([batch.n_id for batch in batches])] = torch.cat(rows)
+        return out
 
     def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
         """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
@@ -279,6 +347,10 @@ class TOP:
         parameter = next(self.model.parameters(), None)
         return self.data.x.device if parameter is None else parameter.device
 
+    def placed(self, batch: Data) -> Data:
+        """Return a batch on the model's device; the batch itself where it is there."""
+        return batch if self.device.type == "cpu" else copy.copy(batch).to(self.device)
+
     def to(self, device: torch.device | str) -> TOP:
         """Move the model; batches follow it."""
         self.model.to(device)
@@ -297,7 +369,7 @@ class TOP:
         return (
             f"TOP({type(plain(self.model)).__name__}, nodes={self.data.num_nodes}, "
             f"batches={len(self)} x {sets.method}, rank={rank}, estimator={self.compensator.estimator}, "
-            f"refresh={f'every={self.refresh_every}' if self.refresh_every else 'never'})"
+            f"refresh={self.refreshing})"
         )
 
     # ---- inside
@@ -340,6 +412,10 @@ class TOP:
         truth = gradient(self.model, self, [whole], loss=loss)
         return compare_gradients(gradient(self.model, self, batches, loss=loss), truth)
 
+    def _random_networks(self) -> list[nn.Module]:
+        """Return the random initialisations behind the first basis."""
+        return [reinitialised(self.model, self._init_seed(number)) for number in range(1, self.inits)]
+
     def _init_seed(self, number: int) -> int:
         """Return the seed of a random initialisation; 0 is the held-out one."""
         return self.seed * 1009 + number
@@ -349,19 +425,9 @@ class TOP:
             self.progress(what, done, total)
 
 
-def _parse_refresh(policy: str) -> int:
-    """Return the epochs between refreshes, 0 for never.
-
-    >>> _parse_refresh("every=5"), _parse_refresh("never")
-    (5, 0)
-    """
-    policy = str(policy)
-    if policy == "never":
-        return 0
-    name, _, number = policy.partition("=")
-    if name != "every" or not number.isdigit() or int(number) < 1:
-        raise ValueError(f"Expected refresh to be 'never' or 'every=E' with E >= 1 (got '{policy}').")
-    return int(number)
+def _copied(model: nn.Module) -> dict[str, Any]:
+    """Return a copy of a model's state_dict."""
+    return copy.deepcopy(plain(model).state_dict())
 
 
 def predict(

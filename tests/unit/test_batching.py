@@ -1,8 +1,12 @@
-"""Partitions and node sets, on hand-made graphs, with the real KaMinPar and METIS."""
+"""Node sets, on hand-made graphs, with the real KaMinPar and METIS."""
 
 import random
-import tempfile
+import subprocess
+import sys
+import textwrap
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import kaminpar
 import numpy as np
@@ -11,7 +15,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from topoff.batching import NodeSets, partition
+import topoff
+from topoff import batching, partitioning
+from topoff.batching import NodeSets
 
 PARTITIONERS = ["kaminpar", "metis"]
 METHODS = [*PARTITIONERS, "random"]
@@ -42,186 +48,6 @@ def sizes(batches: list[Tensor]) -> list[int]:
 
 def equal(left: list[Tensor], right: list[Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
-
-
-# partition
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-def test_communities_are_found(method: str) -> None:
-    part = partition(cliques(4, 8), 32, parts=4, method=method)
-    assert part.shape == (32,)
-    assert part.dtype == torch.int64
-    assert torch.equal(same_part(part), same_part(torch.arange(32) // 8))
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("parts", [1, 3, 7, 20])
-def test_part_ids_are_in_range(method: str, parts: int) -> None:
-    part = partition(cliques(4, 5), 20, parts=parts, method=method)
-    assert part.min() >= 0
-    assert part.max() < parts
-
-
-def test_random_is_balanced_and_depends_on_the_seed() -> None:
-    first, second = (partition(SQUARE, 10, parts=3, method="random", seed=seed) for seed in (0, 1))
-    assert sorted(first.bincount().tolist()) == [3, 3, 4]
-    assert not torch.equal(first, second)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_same_seed_same_parts(method: str) -> None:
-    first, second = (partition(cliques(9, 7), 63, parts=5, method=method, seed=3) for _ in range(2))
-    assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_another_seed_other_parts(method: str) -> None:
-    ring = torch.stack([torch.arange(200), (torch.arange(200) + 1) % 200])
-    found = [partition(ring, 200, parts=7, method=method, seed=seed) for seed in (0, 1, 2, 3)]
-    assert any(not torch.equal(same_part(found[0]), same_part(other)) for other in found[1:])
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_seeds_beyond_32_bits(method: str) -> None:
-    part = partition(cliques(4, 5), 20, parts=4, method=method, seed=2**40 + 5)
-    assert part.shape == (20,)
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-@pytest.mark.parametrize("scale", [1e-20, 0.7, 1.0, 1e15])
-def test_weights_decide_the_cut(method: str, scale: float) -> None:
-    weight = torch.tensor([9.0, 1.0, 9.0, 1.0], dtype=torch.float64) * scale
-    along = partition(SQUARE, 4, parts=2, method=method, edge_weight=weight)
-    across = partition(SQUARE, 4, parts=2, method=method, edge_weight=weight.roll(1))
-    assert torch.equal(same_part(along), same_part(torch.tensor([0, 0, 1, 1])))
-    assert torch.equal(same_part(across), same_part(torch.tensor([0, 1, 1, 0])))
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-def test_integer_weights_and_weights_that_learn(method: str) -> None:
-    whole = partition(SQUARE, 4, parts=2, method=method, edge_weight=torch.tensor([9, 1, 9, 1]))
-    learnt = torch.tensor([9.0, 1.0, 9.0, 1.0], requires_grad=True)
-    assert torch.equal(whole, partition(SQUARE, 4, parts=2, method=method, edge_weight=learnt))
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-def test_very_unequal_weights(method: str) -> None:
-    weight = torch.tensor([1e30, 1e-30, 1e30, 0.0], dtype=torch.float64)
-    part = partition(SQUARE, 4, parts=2, method=method, edge_weight=weight)
-    assert torch.equal(same_part(part), same_part(torch.tensor([0, 0, 1, 1])))
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-def test_duplicate_edges_add_up(method: str) -> None:
-    many = torch.cat([SQUARE, *[SQUARE[:, [1, 3]]] * 8], dim=1)
-    part = partition(many, 4, parts=2, method=method)
-    assert torch.equal(same_part(part), same_part(torch.tensor([0, 1, 1, 0])))
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-def test_direction_and_self_loops_play_no_role(method: str) -> None:
-    edges = cliques(6, 5)
-    loops = torch.arange(30).expand(2, -1)
-    expected = partition(edges, 30, parts=4, method=method)
-    assert torch.equal(expected, partition(edges.flip(0), 30, parts=4, method=method))
-    assert torch.equal(expected, partition(torch.cat([edges, edges.flip(0)], dim=1), 30, parts=4, method=method))
-    assert torch.equal(expected, partition(torch.cat([loops, edges], dim=1), 30, parts=4, method=method))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_isolated_nodes_and_components_get_parts(method: str) -> None:
-    part = partition(torch.tensor([[0, 1, 7], [1, 0, 8]]), 12, parts=3, method=method)
-    assert part.shape == (12,)
-    assert part.bincount(minlength=3).max() <= 6
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-@pytest.mark.parametrize("edges", [[[], []], [[0, 2], [0, 2]]], ids=["none", "self-loops"])
-def test_no_edges_give_contiguous_parts(method: str, edges: list[list[int]]) -> None:
-    part = partition(torch.tensor(edges, dtype=torch.int64), 7, parts=3, method=method)
-    assert part.tolist() == [0, 0, 0, 1, 1, 2, 2]
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-def test_weights_of_zero_are_no_edges(method: str) -> None:
-    pairs = torch.tensor([[0, 1], [3, 2]])
-    assert partition(pairs, 4, parts=2, method=method).tolist() != [0, 0, 1, 1]
-    part = partition(pairs, 4, parts=2, method=method, edge_weight=torch.zeros(2))
-    assert part.tolist() == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_no_global_generator_is_touched(method: str) -> None:
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate(), kaminpar.seed()  # noqa: NPY002
-    partition(cliques(4, 5), 20, parts=4, method=method, seed=11)
-    NodeSets(method=method, ratio=0.5, seed=11, regroup=True).fit(graph()).of(3)
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
-    assert before[2:] == (random.getstate(), kaminpar.seed())
-
-
-def test_no_file_is_left(tmp_path, monkeypatch, capfd) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    partition(cliques(4, 5), 20, parts=4, edge_weight=torch.rand(44, generator=torch.Generator().manual_seed(0)))
-    assert list(tmp_path.iterdir()) == []
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("method", PARTITIONERS)
-def test_progress_is_reported(method: str) -> None:
-    lines: list[str] = []
-    partition(cliques(4, 5), 20, parts=4, method=method, progress=lines.append)
-    assert lines == ["merging 44 edges into an undirected graph", f"partitioning 20 nodes into 4 parts with {method}"]
-    partition(torch.empty(2, 0, dtype=torch.int64), 20, parts=4, method=method, progress=lines.append)
-    assert lines[-1] == "no edges to cut: contiguous parts"
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("parts", [0, -1, 5])
-def test_parts_out_of_range(method: str, parts: int) -> None:
-    with pytest.raises(ValueError, match=rf"'parts' to be between 1 and the number of nodes, 4 \(got {parts}\); ask"):
-        partition(SQUARE, 4, parts=parts, method=method)
-
-
-def test_unknown_method() -> None:
-    with pytest.raises(ValueError, match=r"'method' to be one of kaminpar, metis, random \(got 'meits'\).*'metis'\?"):
-        partition(SQUARE, 4, parts=2, method="meits")
-    with pytest.raises(ValueError, match=r"got 'zzz'\); 'kaminpar' is the default"):
-        partition(SQUARE, 4, parts=2, method="zzz")
-
-
-def test_negative_seed() -> None:
-    with pytest.raises(ValueError, match=r"'seed' to be at least 0 \(got -1\)"):
-        partition(SQUARE, 4, parts=2, seed=-1)
-
-
-@pytest.mark.parametrize("edges", [SQUARE.T, SQUARE[0], SQUARE.float()], ids=["transposed", "flat", "float"])
-def test_edge_index_of_a_wrong_kind(edges: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"'edge_index' to be integers of shape \(2, E\)"):
-        partition(edges, 4, parts=2)
-
-
-@pytest.mark.parametrize(("bad", "came"), [(9, "0 to 9"), (-2, "-2 to 3")])
-def test_node_ids_out_of_range(bad: int, came: str) -> None:
-    edges = SQUARE.clone()
-    edges[0, 2] = bad
-    with pytest.raises(ValueError, match=rf"node ids from 0 to 3 \(got {came}\)"):
-        partition(edges, 4, parts=2)
-
-
-def test_weights_of_a_wrong_shape() -> None:
-    with pytest.raises(ValueError, match=r"'edge_weight' to have shape \(4,\), one per edge \(got \(4, 1\)\)"):
-        partition(SQUARE, 4, parts=2, edge_weight=torch.ones(4, 1))
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
-def test_weights_that_no_partition_can_use(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"finite and non-negative for a partition \(got 1 that are not\).*abs\(\)"):
-        partition(SQUARE, 4, parts=2, edge_weight=torch.tensor([1.0, bad, 1.0, 1.0]))
-
-
-# NodeSets
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -400,3 +226,165 @@ def test_of_before_fit_and_negative_epochs() -> None:
         NodeSets().of(0)
     with pytest.raises(ValueError, match=r"'epoch' to be at least 0 \(got -1\)"):
         NodeSets(ratio=0.5).fit(graph()).of(-1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_global_generator_is_touched(method: str) -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate(), kaminpar.seed()  # noqa: NPY002
+    NodeSets(method=method, ratio=0.5, seed=11, regroup=True).fit(graph()).of(3)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+    assert before[2:] == (random.getstate(), kaminpar.seed())
+
+
+def test_partition_is_found_where_it_was() -> None:
+    assert topoff.partition is batching.partition is partitioning.partition
+
+
+# the cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the cache of a test in a folder of its own."""
+    monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def fitted(data: Data | None = None, *, cache: bool = True, **parameters: Any) -> Tensor:
+    """Return the parts of node sets with 4 batches of 12 parts, unless other parameters are given."""
+    sets = NodeSets(**({"ratio": 0.25, "parts": 12} | parameters))
+    parts = sets.fit(data or graph(), cache=cache).parts_
+    assert parts is not None
+    return parts
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_second_fit_reads_the_parts(cache: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    assert torch.equal(fitted(method=method), fitted(method=method, cache=False))
+    (file,) = cache.iterdir()
+    with np.load(file) as content:
+        stored = content["parts"]
+    np.savez(file, parts=stored[::-1])
+    monkeypatch.setattr(partitioning, "partition", lambda *args, **kwargs: pytest.fail("partitioned again"))
+    assert fitted(method=method).tolist() == stored[::-1].tolist() != stored.tolist()
+
+
+def test_without_the_cache_nothing_is_kept_or_read(cache: Path) -> None:
+    expected = fitted(cache=False)
+    assert list(cache.iterdir()) == []
+    fitted()
+    (file,) = cache.iterdir()
+    np.savez(file, parts=np.arange(72) % 12)
+    assert torch.equal(fitted(cache=False), expected)
+
+
+def test_random_batches_without_parts_have_nothing_to_keep(cache: Path) -> None:
+    assert fitted(method="random", parts=None).tolist() == list(range(72))
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"hello", "half"])
+def test_a_damaged_file_is_built_again(cache: Path, damage: bytes | str) -> None:
+    expected = fitted()
+    (file,) = cache.iterdir()
+    content = file.read_bytes()
+    file.write_bytes(damage if isinstance(damage, bytes) else content[: len(content) // 2])
+    with pytest.warns(RuntimeWarning, match="to be a readable cache file.*built again"):
+        assert torch.equal(fitted(), expected)
+    assert torch.equal(fitted(), expected)  # and now without a warning
+    assert file.read_bytes() == content
+
+
+def test_other_node_sets_other_files(cache: Path) -> None:
+    heavy = graph()
+    heavy.edge_weight = torch.arange(1.0, heavy.edge_index.size(1) + 1)
+    larger = graph()
+    larger.num_nodes, larger.train_mask = 73, None
+    runs: list[tuple[Data, dict[str, Any]]] = [
+        (graph(), {}),
+        (graph(), {"seed": 1}),
+        (graph(), {"method": "metis"}),
+        (graph(), {"method": "random"}),
+        (graph(), {"parts": 13}),
+        (graph(18, 4), {}),  # as many nodes, other edges
+        (heavy, {}),
+        (larger, {}),
+    ]
+    for count, (data, parameters) in enumerate(runs, start=1):
+        assert torch.equal(fitted(data, **parameters), fitted(data, cache=False, **parameters))
+        assert len(list(cache.iterdir())) == count
+
+
+def test_one_partition_serves_all_ways_to_batch_it(cache: Path) -> None:
+    ways: list[dict[str, Any]] = [{}, {"ratio": 0.5}, {"train_only": True}, {"regroup": True}]
+    for parameters in ways:
+        fitted(**parameters)
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_parts_are_split_after_they_are_read(cache: Path) -> None:
+    data = Data(edge_index=cliques(2, 10), num_nodes=20, train_mask=torch.arange(20) < 10)
+    for _ in range(2):
+        batches = NodeSets(ratio=0.5, parts=2, train_only=True).fit(data, cache=True).of(0)
+        assert sizes(batches) == [5, 5]
+
+
+def test_two_processes_share_a_cache(cache: Path) -> None:
+    """Both partition, store, read and delete the same key at once; any warning is an error."""
+    code = """
+        import sys, time, warnings
+        from pathlib import Path
+        from types import SimpleNamespace
+        import torch
+        from topoff.batching import NodeSets
+        warnings.simplefilter("error", RuntimeWarning)
+        edges = torch.randint(300, (2, 1500), generator=torch.Generator().manual_seed(0))
+        data = SimpleNamespace(edge_index=edges, num_nodes=300)  # Data takes seconds to import
+        expected = NodeSets(method="metis", ratio=0.25, parts=12).fit(data).parts_
+        folder, number = Path(sys.argv[1]), int(sys.argv[2])
+        (folder / f"ready{number}").touch()
+        deadline = time.monotonic() + 60  # start together, but wait for no process that died
+        while not (folder / f"ready{1 - number}").exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for round in range(40):
+            if round % 3 == number:
+                for file in folder.glob("parts-*.npz"):
+                    file.unlink(missing_ok=True)
+            found = NodeSets(method="metis", ratio=0.25, parts=12).fit(data, cache=True).parts_
+            assert torch.equal(found, expected)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(cache)]
+    processes = [subprocess.Popen([*command, str(number)]) for number in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert len(list(cache.glob("parts-*.npz"))) == 1
+    assert list(cache.glob(".*")) == []
+
+
+def labelled(y: Tensor, *, parts: int = 60, size: int = 10) -> Data:
+    """Return a graph of cliques without edges between them, each of one class, all nodes for training."""
+    n = parts * size
+    first = torch.arange(n).repeat_interleave(size - 1)
+    offset = torch.arange(1, size).repeat(n)
+    second = first // size * size + (first % size + offset) % size
+    everywhere = torch.ones(n, dtype=torch.bool)
+    return Data(edge_index=torch.stack([first, second]), num_nodes=n, y=y, train_mask=everywhere)
+
+
+@pytest.mark.parametrize("kind", ["classes", "labels", "target"])
+def test_every_batch_gets_its_share_of_the_training_labels(kind: str) -> None:
+    group = torch.arange(60).repeat_interleave(10) % 3
+    y = {"classes": group, "labels": torch.eye(3)[group], "target": group.double()}[kind]
+    batches = NodeSets(ratio=0.2, parts=60, seed=3).fit(labelled(y)).of(0)
+    counts = torch.stack([torch.bincount(group[nodes], minlength=3) for nodes in batches])
+    assert counts.sum(dim=0).tolist() == [200, 200, 200]
+    assert int((counts - 40).abs().max()) <= 10  # one part; a random deal is off by up to 40
+
+
+def test_labels_outside_the_training_set_play_no_role() -> None:
+    data = labelled(torch.arange(60).repeat_interleave(10) % 3)
+    data.train_mask[300:] = False
+    other = data.clone()
+    other.y[300:] = 0
+    sets = [NodeSets(ratio=0.2, parts=60).fit(graph).of(0) for graph in (data, other)]
+    assert all(torch.equal(a, b) for a, b in zip(*sets, strict=True))

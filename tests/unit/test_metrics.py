@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from topoff.metrics import accuracy, metric_for, micro_f1, roc_auc, score
+from topoff.metrics import accuracy, mae, metric_for, micro_f1, r2, rmse, roc_auc, score
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.0, 0.0, 5.0], [4.0, 0.0, 1.0]])  # classes 0, 1, 2, 0
 NAN = float("nan")
@@ -128,16 +128,17 @@ def test_what_every_metric_refuses(metric) -> None:  # type: ignore[no-untyped-d
         (torch.tensor([True, False]), "accuracy"),
         (torch.tensor([[1, 0], [1, 1]]), "micro_f1"),
         (torch.tensor([[1.0, 0.0], [1.0, 1.0]]), "micro_f1"),
+        (torch.tensor([0.5, 1.0]), "r2"),
     ],
 )
 def test_metric_for(y: Tensor, expected: str) -> None:
     assert metric_for(y) == expected
 
 
-@pytest.mark.parametrize("y", [torch.tensor([0.5, 1.0]), torch.tensor([[0, 2], [1, 1]]), torch.tensor(1)])
+@pytest.mark.parametrize("y", [torch.tensor([[0.5, 1.0]]), torch.tensor([[0, 2], [1, 1]]), torch.tensor(1)])
 def test_metric_for_other_labels(y: Tensor) -> None:
     with pytest.raises(
-        ValueError, match=r"'y' to be integer class ids \(n,\) or 0/1 labels.*accuracy, micro_f1, roc_auc"
+        ValueError, match=r"'y' to be integer class ids \(n,\), float targets.*accuracy, micro_f1, roc_auc"
     ):
         metric_for(y)
 
@@ -175,7 +176,7 @@ def test_score_names_the_split_that_fails() -> None:
 
 
 def test_score_with_an_unknown_metric() -> None:
-    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, roc_auc \(got 'acuracy'\); .* 'accuracy'\?"):
+    with pytest.raises(ValueError, match=r"one of accuracy, .*mae \(got 'acuracy'\); .* 'accuracy'\?"):
         score(LOGITS, torch.tensor([0, 1, 2, 0]), masks=masks(), metric="acuracy")
     with pytest.raises(ValueError, match=r"got 'zzz'\); None chooses one"):
         score(LOGITS, torch.tensor([0, 1, 2, 0]), masks=masks(), metric="zzz")
@@ -190,3 +191,18 @@ def test_score_with_rows_that_do_not_match() -> None:
 def test_score_with_a_mask_that_is_none(mask: Tensor) -> None:
     with pytest.raises(ValueError, match=r"mask 'test' to be bool of shape \(4,\) \(got torch\.\w+"):
         score(LOGITS, torch.tensor([0, 1, 2, 0]), masks={"test": mask})
+
+
+def test_regression_errors_by_hand() -> None:
+    out, y = torch.tensor([[1.0], [2.0], [5.0]]), torch.tensor([1.0, 4.0, 4.0])
+    assert r2(out, y) == pytest.approx(1 - 5 / 6)
+    assert rmse(out, y) == pytest.approx((5 / 3) ** 0.5)
+    assert mae(out, y) == pytest.approx(1.0)
+    assert r2(y.mean().expand(3), y) == pytest.approx(0.0)
+
+
+def test_regression_refuses_several_outputs_and_equal_targets() -> None:
+    with pytest.raises(ValueError, match=r"one value per node \(got \(2, 2\) and \(2,\)\); regression has one target"):
+        mae(torch.ones(2, 2), torch.ones(2))
+    with pytest.raises(ValueError, match=r"'y' to vary for r2 \(got 3 equal targets\); choose the metric 'rmse'"):
+        r2(torch.ones(3), torch.ones(3))

@@ -1,45 +1,225 @@
-"""The paper's models: every option changes something."""
+"""The paper's models: written once for whole graphs and batches, and every option changes something."""
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.utils import to_dense_adj
 
 from graphs import communities, corners
-from topoff.models import GCN
+from topoff import TOP, predict
+from topoff.models import (
+    GAT,
+    GCN,
+    GCNII,
+    MODELS,
+    PNA,
+    GraphSAGE,
+    LinearGNN,
+    Network,
+    degree_histogram,
+    make_model,
+)
+
+WEIGHTED = (GCN, GCNII, LinearGNN)  # these use edge weights
+KINDS = (*WEIGHTED, GraphSAGE, GAT, PNA)
+VARIANTS: list[tuple[type[Network], dict[str, Any]]] = [
+    (GCN, {}),
+    (GCN, {"norm": "batch", "residual": False}),
+    (GCN, {"linear": True, "norm": "batch"}),
+    (GCN, {"jk": True}),
+    (GCNII, {}),
+    (GCNII, {"norm": "batch", "shared_weights": False}),
+    (GCNII, {"jk": True, "norm": "layer", "residual": True}),
+    (GraphSAGE, {}),
+    (GraphSAGE, {"linear": True}),
+    (GAT, {"heads": 2, "out_heads": 3}),
+    (GAT, {"heads": 2, "jk": True}),
+    (PNA, {}),
+    (PNA, {"aggregators": ("mean",), "scalers": ("identity",), "jk": True, "linear": True}),
+    (LinearGNN, {}),
+]
 
 
-def output(**options: object) -> Tensor:
-    """Return the output of a model whose weights come from one seed, in training mode."""
+def named(variant: Any) -> str:
+    """Name a variant in the list of tests."""
+    return variant.__name__ if isinstance(variant, type) else "-".join(variant) or "plain"
+
+
+def make(kind: type[Network], data: Data, **options: Any) -> Network:
+    """Return a model in float64 whose weights come from one seed."""
     torch.manual_seed(5)
-    model = GCN(5, 8, out_channels=3, **options).double()
+    if kind is PNA:
+        options.setdefault("deg", degree_histogram(data.edge_index, data.num_nodes))
+    return kind(data.num_features, 6, out_channels=3, **options).double()
+
+
+def output(kind: type[Network] = GCN, **options: Any) -> Tensor:
+    """Return the output of a model in training mode, with dropout from one seed."""
     data = communities(20)
+    model = make(kind, data, **options)
     torch.manual_seed(6)
     return model(data.x, data.edge_index)
 
 
-@pytest.mark.parametrize("option", [{"num_layers": 2}, {"dropout": 0.0}, {"norm": False}, {"residual": False}], ids=str)
-def test_every_option_changes_the_output(option: dict[str, object]) -> None:
-    assert not torch.allclose(output(), output(**option))
+def graph_for(kind: type[Network], data: Data) -> Data:
+    """Return the graph, without edge weights where a model does not use them."""
+    if kind not in WEIGHTED:
+        del data.edge_weight
+    return data
 
 
-def test_the_same_options_give_the_same_output() -> None:
-    assert torch.equal(output(), output())
+# ---- whole graphs and batches
 
 
-def test_the_edge_weight_is_used() -> None:
-    data, model = corners(), GCN(4, 8, out_channels=3).double().eval()
-    assert not torch.allclose(model(data.x, data.edge_index), model(data.x, data.edge_index, data.edge_weight))
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
+def test_one_batch_of_everything_is_the_whole_graph(kind: type[Network], options: dict[str, Any]) -> None:
+    data = graph_for(kind, communities(40, weighted=True))
+    model = make(kind, data, dropout=0.0, **options)
+    top = TOP(model, data, ratio=1.0, batches="random")
+    (batch,) = top
+    out = top(batch)
+    expected = model(data.x, data.edge_index, data.get("edge_weight"))[batch.n_id]
+    assert float((out - expected).detach().abs().max()) < 1e-10
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    weights = torch.randn_like(out)
+    for name, one, other in zip(
+        names, *(torch.autograd.grad((part * weights).sum(), parameters) for part in (out, expected)), strict=True
+    ):
+        assert torch.allclose(one, other, atol=1e-10), name
 
 
-def test_dropout_acts_in_training_only() -> None:
-    data, model = corners(), GCN(4, 8, out_channels=3, dropout=0.5).double()
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
+@pytest.mark.parametrize("graph", [corners, lambda: communities(40, weighted=True)], ids=["corners", "communities"])
+def test_exact_inference_is_the_plain_forward(
+    kind: type[Network], options: dict[str, Any], graph: Callable[[], Data]
+) -> None:
+    data = graph_for(kind, graph())
+    model = make(kind, data, dropout=0.5, input_dropout=0.5, **options)
+    if options.get("norm") == "batch":  # running statistics other than those it starts with
+        model(data.x, data.edge_index)
+    model.eval()
+    expected = model(data.x, data.edge_index, data.get("edge_weight"))
+    out = predict(model, data, ratio=0.3, batches="random")
+    assert float((out - expected).detach().abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
+def test_gradients_reach_all_parameters(kind: type[Network], options: dict[str, Any]) -> None:
+    data = communities(40)
+    model = make(kind, data, **options)
+    model(data.x, data.edge_index).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name  # noqa: PT018
+
+
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
+def test_all_parameters_are_drawn_anew(kind: type[Network], options: dict[str, Any]) -> None:
+    model = make(kind, communities(20), **options)
+    for parameter in model.parameters():
+        parameter.data.fill_(7.0)
+    model.reset_parameters()
+    assert not any((parameter == 7).any() for parameter in model.parameters())
+
+
+# ---- options
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"num_layers": 2},
+        {"dropout": 0.6},
+        {"input_dropout": 0.3},
+        {"norm": "layer"},
+        {"norm": "batch"},
+        {"residual": True},
+        {"jk": True},
+        {"linear": True},
+    ],
+    ids=str,
+)
+def test_every_common_option_changes_the_output(kind: type[Network], option: dict[str, Any]) -> None:
+    if (kind is LinearGNN and {"norm", "residual", "jk", "linear"} & option.keys()) or (
+        kind is GCNII and "linear" in option
+    ):
+        with pytest.raises(TypeError, match=next(iter(option))):
+            make(kind, communities(20), **option)
+        return
+    usual = {} if kind is LinearGNN else {"norm": "none", "residual": False}
+    assert not torch.allclose(output(kind, **usual), output(kind, **(usual | option)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        (GCNII, {"alpha": 0.3}),
+        (GCNII, {"theta": 0.9}),
+        (GCNII, {"shared_weights": False}),
+        (GAT, {"heads": 2}),
+        (GAT, {"out_heads": 2}),
+        (PNA, {"aggregators": ["mean", "std"]}),
+        (PNA, {"scalers": ["identity", "attenuation"]}),
+        (PNA, {"deg": torch.tensor([0, 1, 5, 9])}),
+        (GCN, {"norm": False}),
+        (GCN, {"residual": False}),
+    ],
+    ids=named,
+)
+def test_every_option_of_one_model_changes_the_output(kind: type[Network], option: dict[str, Any]) -> None:
+    assert not torch.allclose(output(kind), output(kind, **option))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_options_give_the_same_output(kind: type[Network]) -> None:
+    assert torch.equal(output(kind), output(kind))
+
+
+def test_norms_by_truth_are_layer_norms() -> None:
+    assert torch.equal(output(norm=True), output(norm="layer"))
+    assert torch.equal(output(norm=False), output(norm="none"))
+    assert all(isinstance(norm, nn.LayerNorm) for norm in GCN(4, 8, out_channels=3).norms)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_acts_in_training_only(kind: type[Network]) -> None:
+    data = communities(20)
+    model = make(kind, data, dropout=0.5)
     assert not torch.equal(model(data.x, data.edge_index), model(data.x, data.edge_index))
     model.eval()
     assert torch.equal(model(data.x, data.edge_index), model(data.x, data.edge_index))
 
 
-def test_one_layer_is_a_conv() -> None:
-    data, model = corners(), GCN(4, 8, out_channels=3, num_layers=1).double()
+@pytest.mark.parametrize("kind", WEIGHTED)
+def test_edge_weights_are_used(kind: type[Network]) -> None:
+    data = corners()
+    model = make(kind, data).eval()
+    assert not torch.allclose(model(data.x, data.edge_index), model(data.x, data.edge_index, data.edge_weight))
+
+
+@pytest.mark.parametrize("kind", [GraphSAGE, GAT, PNA])
+def test_edge_weights_that_are_not_used_warn(kind: type[Network]) -> None:
+    data = corners()
+    model = make(kind, data).eval()
+    with pytest.warns(UserWarning, match=f"{kind.__name__} does not use edge weights"):
+        out = model(data.x, data.edge_index, data.edge_weight)
+    assert torch.equal(out, model(data.x, data.edge_index))
+
+
+# ---- what the models compute
+
+
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE, PNA, LinearGNN])
+def test_one_layer_is_a_conv(kind: type[Network]) -> None:
+    data = corners()
+    model = make(kind, data, num_layers=1)
     assert torch.equal(model(data.x, data.edge_index), model.convs[0](data.x, data.edge_index))
     assert model.convs[0].out_channels == 3
 
@@ -50,22 +230,298 @@ def test_the_residual_is_added_where_shapes_match() -> None:
     assert torch.allclose(model(data.x, data.edge_index), model.convs[1](hidden, data.edge_index))
 
 
-def test_norms_act_per_node() -> None:
-    assert all(isinstance(norm, nn.LayerNorm) for norm in GCN(4, 8, out_channels=3).norms)
+def normalised(data: Data) -> Tensor:
+    """Return D^-1/2 (A + I) D^-1/2 of an undirected graph, dense."""
+    matrix = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0].double() + torch.eye(data.num_nodes)
+    scale = matrix.sum(1).rsqrt()
+    return scale.view(-1, 1) * matrix * scale
 
 
-@pytest.mark.parametrize("norm", [True, False])
-def test_parameters_are_drawn_anew(norm: bool) -> None:  # noqa: FBT001
-    model = GCN(4, 8, out_channels=3, norm=norm)
-    before = model.convs[0].lin.weight.detach().clone()
-    model.reset_parameters()
-    assert not torch.equal(model.convs[0].lin.weight, before)
+@pytest.mark.parametrize("shared_weights", [True, False])
+def test_gcnii_is_its_formula(shared_weights: bool) -> None:  # noqa: FBT001
+    data, alpha, theta = communities(20), 0.2, 0.6
+    model = make(GCNII, data, num_layers=3, alpha=alpha, theta=theta, shared_weights=shared_weights, dropout=0.0)
+    matrix, eye = normalised(data), torch.eye(6, dtype=torch.float64)
+    h = root = model.first(data.x).relu()
+    for layer, conv in enumerate(model.convs, start=1):
+        beta = math.log(theta / layer + 1)
+        own = (1 - beta) * eye + beta * conv.weight1
+        other = own if shared_weights else (1 - beta) * eye + beta * conv.weight2
+        h = ((1 - alpha) * matrix @ h @ own + alpha * root @ other).relu()
+    assert torch.allclose(model(data.x, data.edge_index), model.last(h), atol=1e-12)
 
 
-def test_a_model_without_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"num_layers to be at least 1 \(got 0\)"):
-        GCN(4, 8, out_channels=3, num_layers=0)
+def test_gcnii_reads_the_first_embedding_before_dropout() -> None:
+    data = communities(20)
+    model, seen = make(GCNII, data, dropout=0.5), []
+    model.convs[0].register_forward_pre_hook(lambda conv, args: seen.extend(args[:2]))
+    model(data.x, data.edge_index)
+    assert torch.equal(seen[1], model.first(data.x).relu())
+    assert torch.equal(seen[0], torch.where(seen[0] == 0, 0, 2 * seen[1]))
+    assert not torch.equal(seen[0], 2 * seen[1])
 
 
-def test_repr_names_the_widths() -> None:
-    assert repr(GCN(4, 8, out_channels=3)) == "GCN(4, 8, 3, num_layers=3)"
+@pytest.mark.parametrize("kind", [GCN, GCNII])
+def test_jumping_knowledge_is_the_papers_formula(kind: type[Network]) -> None:
+    data = communities(20)
+    model = make(kind, data, jk=True, num_layers=3, norm="none", residual=False, dropout=0.0)
+    x = data.x if model.first is None else model.first(data.x).relu()
+    states = [x]
+    for conv in model.convs:
+        h = conv(states[-1], x, data.edge_index) if kind is GCNII else conv(states[-1], data.edge_index)
+        states.append(h.relu())
+    mean = torch.stack([jump(h).relu() for jump, h in zip(model.jumps, states, strict=True)]).mean(0)
+    expected = model.last(model.mix(mean).relu())
+    assert torch.allclose(model(data.x, data.edge_index), expected, atol=1e-12)
+
+
+def test_linear_layers_stand_before_and_after() -> None:
+    data = communities(20)
+    model = make(GCN, data, linear=True, num_layers=2, norm="none", dropout=0.0)
+    x = model.first(data.x).relu()
+    for conv in model.convs:
+        x = (conv(x, data.edge_index) + x).relu()
+    assert torch.allclose(model(data.x, data.edge_index), model.last(x), atol=1e-12)
+
+
+def test_sage_averages_neighbours() -> None:
+    data = communities(20)
+    model = make(GraphSAGE, data, num_layers=1)
+    matrix = to_dense_adj(data.edge_index, max_num_nodes=20)[0].double()
+    mean = matrix.t() @ data.x / matrix.sum(0).clamp(min=1).view(-1, 1)
+    conv = model.convs[0]
+    assert torch.allclose(model(data.x, data.edge_index), conv.lin_l(mean) + conv.lin_r(data.x), atol=1e-12)
+
+
+def test_gat_averages_its_output_heads() -> None:
+    data = communities(20)
+    model = make(GAT, data, num_layers=2, heads=2, out_heads=3, norm="none", dropout=0.0)
+    assert [conv.heads for conv in model.convs] == [2, 3]
+    hidden = nn.functional.elu(model.convs[0](data.x, data.edge_index))
+    assert hidden.shape == (20, 12)
+    conv = model.convs[1]
+    out, conv.bias, conv.concat = model(data.x, data.edge_index), None, True
+    heads = conv(hidden, data.edge_index).view(20, 3, 3)
+    assert torch.allclose(out, heads.mean(1), atol=1e-12)
+
+
+def test_gat_drops_attention_too() -> None:
+    assert {conv.dropout for conv in make(GAT, communities(20), dropout=0.6).convs} == {0.6}
+
+
+def test_pna_aggregates_and_scales() -> None:
+    data = communities(20)
+    model = make(PNA, data, num_layers=1, aggregators=["mean"], scalers=["identity", "amplification"])
+    conv, (source, target) = model.convs[0], data.edge_index
+    messages = conv.pre_nns[0](torch.cat([data.x[target], data.x[source]], dim=1))
+    mean = torch.zeros(20, 5, dtype=torch.float64).index_add(0, target, messages)
+    degrees = torch.bincount(target, minlength=20).double().view(-1, 1)
+    mean = mean / degrees.clamp(min=1)
+    scaled = mean * (degrees + 1).log() / (degrees + 1).log().mean()
+    expected = conv.lin(conv.post_nns[0](torch.cat([data.x, mean, scaled], dim=1)))
+    assert torch.allclose(model(data.x, data.edge_index), expected, atol=1e-6)  # PyG's mean of logarithms is float32
+
+
+def test_linear_models_are_linear() -> None:
+    data = communities(20)
+    model, other = make(LinearGNN, data), torch.randn_like(data.x)
+    zero = model(torch.zeros_like(data.x), data.edge_index)
+    one, two, both = (model(x, data.edge_index) - zero for x in (data.x, other, data.x + 2 * other))
+    assert torch.allclose(both, one + 2 * two, atol=1e-12)
+
+
+def test_degrees_are_counted_at_the_receiver() -> None:
+    assert degree_histogram(torch.tensor([[0, 1, 2, 3], [1, 0, 0, 0]]), 5).tolist() == [3, 1, 0, 1]
+
+
+# ---- refusals and looks
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "message"),
+    [
+        (GCN, {"num_layers": 0}, r"num_layers to be at least 1 \(got 0\)"),
+        (GAT, {"heads": 0}, r"heads to be at least 1 \(got 0\)"),
+        (GAT, {"out_heads": -1}, r"out_heads to be at least 1 \(got -1\)"),
+        (GCN, {"norm": "graph"}, r"norm to be one of none, layer, batch \(got 'graph'\)"),
+        (PNA, {"aggregators": ["median"]}, r"aggregators to be a list of sum, mean, .* \(got \['median'\]\)"),
+        (PNA, {"aggregators": "mean"}, r"aggregators to be a list of sum, mean, .* \(got 'mean'\)"),
+        (PNA, {"scalers": []}, r"scalers to be a list of identity, .* \(got \[\]\)"),
+        (PNA, {"deg": torch.tensor([5])}, r"deg to be the histogram of in-degrees of a graph with edges \(got \[5\]\)"),
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused(kind: type[Network], option: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"Expected {message}"):
+        make(kind, communities(20), **option)
+
+
+def test_the_base_is_no_model() -> None:
+    with pytest.raises(NotImplementedError, match="Expected Network to define _conv"):
+        Network(4, 8, out_channels=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_repr_names_the_widths(kind: type[Network]) -> None:
+    assert repr(make(kind, communities(20), num_layers=3)) == f"{kind.__name__}(5, 6, 3, num_layers=3)"
+
+
+# ---- by name
+
+SIZES = {"in_channels": 5, "hidden": 6, "out_channels": 3}
+EVERYTHING: dict[str, Any] = {
+    "layers": 2,
+    "dropout": 0.3,
+    "input_dropout": 0.4,
+    "norm": "batch",
+    "residual": True,
+    "jk": False,
+    "linear": False,
+    "heads": 2,
+    "out_heads": 3,
+    "alpha": 0.3,
+    "theta": 0.7,
+    "shared_weights": False,
+    "aggregators": ["sum"],
+    "scalers": ["linear"],
+    "degrees": torch.tensor([1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_name_makes_its_model_from_all_options(name: str) -> None:
+    model = make_model(name, **SIZES, **EVERYTHING)
+    kinds = {"gcn": GCN, "gcnii": GCNII, "gcnii-jk": GCNII, "sage": GraphSAGE, "gat": GAT, "pna": PNA}
+    assert type(model) is kinds.get(name, LinearGNN)
+    assert repr(model).endswith("(5, 6, 3, num_layers=2)")
+    assert (model.dropout, model.input_dropout) == (0.3, 0.4)
+    assert isinstance(model.norms[0], nn.Identity if name == "linear" else nn.BatchNorm1d)
+    assert model.residual == (name != "linear")
+    assert (model.mix is not None) == (name == "gcnii-jk")
+
+
+def test_options_reach_their_model() -> None:
+    gcnii, gat, pna = (make_model(name, **SIZES, **EVERYTHING) for name in ("gcnii", "gat", "pna"))
+    assert (gcnii.convs[0].alpha, gcnii.convs[0].beta) == (0.3, math.log(1.7))
+    assert gcnii.convs[0].weight2 is not None
+    assert [conv.heads for conv in gat.convs] == [2, 3]
+    assert pna.convs[0].aggr_module.scaler == ["linear"]
+    assert "SumAggregation" in repr(pna.convs[0].aggr_module.aggr.aggrs)
+    assert pna.convs[0].aggr_module.init_avg_deg_lin == pytest.approx(8 / 6)
+    assert make_model("gcn", **SIZES, **(EVERYTHING | {"linear": True})).first is not None
+    assert make_model("sage", **SIZES, **(EVERYTHING | {"jk": True})).mix is not None
+
+
+def test_options_left_out_are_the_models_own() -> None:
+    assert len(make_model("gcnii", **SIZES).convs) == len(GCNII(5, 6, out_channels=3).convs) == 4
+    assert isinstance(make_model("gcn", **SIZES).norms[0], nn.LayerNorm)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [  # the paper's architectures with the most options, smaller
+        ("gcn", {"layers": 2, "dropout": 0.0, "norm": "batch", "residual": True, "linear": True}),
+        ("gcn", {"layers": 2, "dropout": 0.3, "input_dropout": 0.3, "norm": "batch", "residual": False}),
+        ("gcnii", {"layers": 4, "dropout": 0.3, "norm": "batch", "shared_weights": True, "alpha": 0.2, "theta": 0.5}),
+        ("gcnii-jk", {"layers": 5, "dropout": 0.0, "alpha": 0.1, "theta": 0.5}),
+        ("pna", {"layers": 3, "dropout": 0.5, "input_dropout": 0.5, "norm": "batch", "residual": True, "jk": True}),
+        ("gat", {"layers": 2, "heads": 8, "out_heads": 8, "dropout": 0.6, "input_dropout": 0.6, "norm": "none"}),
+    ],
+)
+def test_the_papers_architectures_can_be_made(name: str, row: dict[str, Any]) -> None:
+    data = communities(20, dtype=torch.float32)
+    degrees = degree_histogram(data.edge_index, 20)
+    model = make_model(name, **SIZES, **row, degrees=degrees, aggregators=["mean", "max"], scalers=["identity"])
+    assert model(data.x, data.edge_index).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("gcni", "did you mean 'gcnii'"), ("graphsage", "'sage'"), ("zzz", "models of your own")]
+)
+def test_unknown_names_get_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=rf"Expected model to be one of gcn, gcnii, .* \(got '{name}'\); .*{hint}"):
+        make_model(name, **SIZES)
+
+
+def test_pna_needs_degrees() -> None:
+    with pytest.raises(ValueError, match=r"Expected degrees to be the histogram .* 'pna' \(got None\)"):
+        make_model("pna", **SIZES)
+
+
+OWN = """
+import colleague
+from torch import nn
+from torch_geometric.nn import GCNConv
+
+class Own(nn.Module):
+    def __init__(self, in_channels, hidden_channels, out_channels, num_layers=7, *, heads, norm="layer", jk="cat",
+                 name="own", **kwargs):
+        super().__init__()
+        self.seen = [in_channels, hidden_channels, out_channels, num_layers, heads, norm, jk, name, kwargs]
+        self.conv = GCNConv(in_channels, out_channels)
+
+class Short(nn.Module):
+    def __init__(self, hidden, layers, norm, jk):
+        super().__init__()
+        self.seen = [hidden, layers, norm, jk]
+
+class Needy(nn.Module):
+    def __init__(self, in_channels, flavour):
+        super().__init__()
+
+class Plain:
+    pass
+
+number = 5
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with a module of the user's, which imports another one there."""
+    (tmp_path / "own_models.py").write_text(OWN)
+    (tmp_path / "colleague.py").write_text("")
+    (tmp_path / "broken_models.py").write_text("import colleague_who_left")
+    monkeypatch.chdir(tmp_path)
+    for name in ("own_models", "colleague", "broken_models"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("own_module")
+def test_classes_of_ones_own_get_the_arguments_that_they_name() -> None:
+    path = list(sys.path)
+    model = make_model("own_models:Own", **SIZES, **EVERYTHING)
+    assert model.seen == [5, 6, 3, 2, 2, "batch", "cat", "own", {}]
+    assert make_model("own_models:Short", **SIZES, **EVERYTHING).seen == [6, 2, "batch", False]
+    assert sys.path == path
+
+
+def test_pygs_models_can_be_named() -> None:
+    model = make_model("torch_geometric.nn:GraphSAGE", **SIZES, **EVERYTHING)
+    assert repr(model) == "GraphSAGE(5, 3, num_layers=2)"
+    assert model.dropout.p == 0.3
+    assert model.jk_mode is None
+    assert isinstance(model.norms[0], nn.Identity)
+
+
+@pytest.mark.usefixtures("own_module")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "absent_models:Own",
+            r"model 'absent_models:Own' to name a module .* \(got: No module named 'absent_models'\)",
+        ),
+        ("broken_models:Own", r"model 'broken_models:Own' .* \(got: No module named 'colleague_who_left'\)"),
+        ("own_models:Other", r"'Other' in own_models to be a subclass of torch.nn.Module \(got no such name\)"),
+        ("own_models:Plain", r"'Plain' in own_models to be a subclass .* \(got <class 'own_models.Plain'>\)"),
+        ("own_models:number", r"'number' in own_models to be a subclass of torch.nn.Module \(got 5\)"),
+        ("own_models:Needy", r"the constructor of own_models:Needy to need only .* \(got 'flavour'\)"),
+        ("own_models:", r"model to be one of gcn, .* \(got 'own_models:'\)"),
+        (".own_models:Own", r"model to be one of gcn, .* \(got '.own_models:Own'\)"),
+    ],
+)
+def test_classes_that_cannot_be_used_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"Expected {message}"):
+        make_model(name, **SIZES)

@@ -16,7 +16,7 @@ import torch
 from torch_geometric.data import Data
 
 from topoff import sources
-from topoff.data import load
+from topoff.data import Names, load
 
 N = 6
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -48,7 +48,7 @@ def arrays(**changes: Any) -> dict[str, np.ndarray]:
         "edge_weight": np.array([1, 0.5, -1, 0, 2], dtype=np.float32),
         "y": np.array([0, 7, 0, 7, 3, -1]),
         **{name: np.isin(np.arange(N), nodes) for name, nodes in zip(MASKS, ((0, 1), 2, (3, 4)), strict=True)},
-        "class_names": np.array(["a", "b"]),
+        "class_names": np.array(list("abcdefgh")),
         "vocab": np.array([object()]),
     }
     return {name: np.asarray(value) for name, value in {**parts, **changes}.items() if value is not None}
@@ -57,12 +57,14 @@ def arrays(**changes: Any) -> dict[str, np.ndarray]:
 def expected() -> Data:
     """The same graph as a Data."""
     names = ("x", "edge_index", "edge_weight", "y", *MASKS)
-    return Data(**{name: torch.from_numpy(arrays()[name]) for name in names})
+    return Data(**{name: torch.from_numpy(arrays()[name]) for name in names}, names=Names(None, list("abcdefgh")))
 
 
 def same(first: Data, second: Data) -> bool:
     return set(first.keys()) == set(second.keys()) and all(
-        torch.equal(first[key], second[key]) and first[key].dtype == second[key].dtype
+        first[key] == second[key]
+        if isinstance(first[key], Names)
+        else torch.equal(first[key], second[key]) and first[key].dtype == second[key].dtype
         for key in first.keys()  # noqa: SIM118
     )
 
@@ -71,12 +73,23 @@ def same(first: Data, second: Data) -> bool:
 
 
 def test_npz_with_masks(tmp_path: Path) -> None:
-    np.savez(tmp_path / "g.npz", **arrays())  # class_names and the pickled vocab are not read
+    np.savez(tmp_path / "g.npz", **arrays())  # the pickled vocab is not read
     for source in (tmp_path / "g.npz", str(tmp_path / "g.npz")):
         assert same(load(source), expected())
     assert same(load("g.npz", root=tmp_path), expected())
     with pytest.raises(ValueError, match="this graph has no other split"):
         load(tmp_path / "g.npz", split=1)
+
+
+@pytest.mark.parametrize("ids", [list("uvwxyz"), list(range(5, 5 + N))])
+def test_npz_with_names(tmp_path: Path, ids: list[str] | list[int]) -> None:
+    np.savez(tmp_path / "g.npz", **arrays(node_ids=np.array(ids), y=np.array([0, 1, 0, 1, 1, -1])))
+    assert load(tmp_path / "g.npz").names == Names(ids, list("abcdefgh"))
+    np.savez(tmp_path / "g.npz", **arrays(node_ids=np.array(ids), class_names=None))
+    assert load(tmp_path / "g.npz").names == Names(ids)
+    several = np.tile([0, 1], (N, 1))
+    np.savez(tmp_path / "g.npz", **arrays(y=several, class_names=np.array(["a", "b"])))
+    assert load(tmp_path / "g.npz").names == Names(None, ["a", "b"])
 
 
 def test_folder_with_graph(tmp_path: Path) -> None:
@@ -156,6 +169,17 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "split words": ({"split": np.array(["train"] * N)}, r"'split' in .*got <U5"),
     "split short": ({"split": np.zeros(3, int)}, r"'train_mask' to be bool of shape \(6,\)"),
     "float edges": ({"edge_index": np.zeros((2, 3))}, "'edge_index' to hold integers"),
+    "few ids": ({"node_ids": np.arange(3)}, r"'node_ids' to have shape \(6,\), one id per node \(got \(3,\)\); give"),
+    "float ids": (
+        {"node_ids": np.ones(N)},
+        r"'node_ids' to hold plain strings or integers \(got dtype float64\); conv",
+    ),
+    "few names": (
+        {"class_names": np.array(["a"])},
+        r"'class_names' to name 8 classes \(got shape \(1,\)\); give every",
+    ),
+    "integer names": ({"class_names": np.arange(8)}, r"'class_names' to hold plain strings \(got dtype int64\)"),
+    "pickled names": ({"class_names": np.array([None])}, r"plain arrays \(got pickled objects\); write it again"),
     "CSR ids": (
         {"x": None, "x_data": [1], "x_indices": [9], "x_indptr": [0, 1, 1, 1, 1, 1, 1], "x_shape": [N, 2]},
         "to be one CSR matrix .*store the four attributes",
@@ -361,7 +385,9 @@ def test_damaged_raw_files(tmp_path: Path) -> None:
 
 
 def test_wordnet_counts(wordnet: Data) -> None:
-    assert set(wordnet.keys()) == {"x", "edge_index", "y", *MASKS}
+    assert set(wordnet.keys()) == {"x", "edge_index", "y", *MASKS, "names"}
+    assert wordnet.names.class_names[:4] == ["adj.all", "adj.pert", "adv.all", "noun.Tops"]
+    assert (len(wordnet.names.class_names), wordnet.names.node_ids) == (45, None)
     assert wordnet.x.shape == (117_791, 128)
     assert wordnet.x.dtype == torch.float32
     assert wordnet.edge_index.shape == (2, 349_438)

@@ -7,7 +7,8 @@ import sys
 import typer
 
 from topoff import __version__
-from topoff.cli import measure
+from topoff.cli import convert, evaluate, info, measure, partition, predict, report, train
+from topoff.cli.options import with_settings
 
 app = typer.Typer(
     help="Graph neural networks in mini-batches that behave like the whole graph.",
@@ -15,6 +16,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("info", epilog=info.EXAMPLES)(info.info)
+app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
+app.command("partition", epilog=partition.EXAMPLES)(partition.partition)
+app.command("train", epilog=train.EXAMPLES)(with_settings(train.train))
+app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
+app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
 
 
@@ -32,15 +40,24 @@ def _root(
 
 
 def main() -> None:
-    """Run a verb; a user error is one line on stderr and exit code 2, a traceback only with --debug."""
+    """Run a verb. Exit code 2: a user error, one line on stderr; 1: stopped or failed; tracebacks only with --debug."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         app(args=arguments, prog_name="topoff")
-    except (ValueError, TypeError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except KeyboardInterrupt as stop:
+        raise SystemExit(_say(str(stop) or "Stopped.", code=1)) from None
+    except (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         if debug:
             raise
-        typer.echo(f"topoff: {' '.join(str(error).split())}", err=True)
-        raise SystemExit(2) from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(_say(str(error), code=2)) from error
+    except OSError as error:
+        if debug:
+            raise
+        raise SystemExit(_say(f"{error}; nothing that was saved is lost.", code=1)) from error
+
+
+def _say(text: str, *, code: int) -> int:
+    """Print one line on stderr; return the exit code."""
+    typer.echo(f"topoff: {' '.join(text.split())}", err=True)
+    return code

@@ -1,0 +1,136 @@
+"""Choose what the user left open from the graph, and say why; estimate what an epoch will cost before it runs.
+
+>>> import torch
+>>> from topoff.config import make_config
+>>> ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
+>>> config, choices = choose(make_config({"dataset": "ring"}), Data(x=torch.ones(100, 1), edge_index=ring))
+>>> config.ratio, choices[0].what
+(1.0, 'batches')
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from topoff.config import Config
+
+RATIO = 0.1
+SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, where the user leaves it open
+RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
+REFRESH = 5  # epochs
+CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
+INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Say what was chosen, and why."""
+
+    what: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Say what training is about to cost."""
+
+    epoch_seconds: float
+    memory: int  # bytes
+    batches: int
+    batch_nodes: int
+
+
+def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
+    """Return the settings with nothing left open, and the choices that were made."""
+    nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+    choices: list[Choice] = []
+
+    def take(what: str, value: Any, why: str) -> None:
+        if getattr(config, what) is None:
+            choices.append(Choice(what, value, why))
+
+    if config.method == "top":
+        cluster = edges > 0
+        take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
+        ratio, why = _ratio(nodes)
+        take("ratio", ratio, why)
+        batch = max(1, round(nodes * (config.ratio or ratio)))
+        take("rank", min(RANK, max(1, batch // NODES_PER_RANK)), f"{NODES_PER_RANK} or more nodes per direction")
+        take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
+    often = nodes <= CHEAP
+    every, why = (
+        (1, f"cheap up to {CHEAP:,} nodes") if often else (_interval(config), "an evaluation is also a refresh")
+    )
+    take("eval_every", min(every, config.epochs), why)
+    return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
+
+
+def _why_batches(*, cluster: bool) -> str:
+    return "clusters keep most messages inside a batch" if cluster else "no edges, nothing to cluster"
+
+
+def _ratio(nodes: int) -> tuple[float, str]:
+    """Choose the fraction of nodes per batch: a tenth, in bounds."""
+    if nodes <= SMALL:
+        return 1.0, f"{nodes:,} nodes fit in one batch"
+    if nodes * RATIO < SMALL:
+        return round(1 / max(2, nodes // SMALL), 4), f"a batch has at least about {SMALL:,} nodes"
+    if nodes * RATIO > LARGE:
+        return round(1 / -(-nodes // LARGE), 6), f"a batch has at most {LARGE:,} nodes"
+    return RATIO, "ten batches; smaller ones save memory, larger ones are less noisy"
+
+
+def _interval(config: Config) -> int:
+    """Return the epochs between refreshes, as far as they are fixed."""
+    name, _, number = (config.refresh or f"every={REFRESH}").partition("=")
+    return int(number) if name == "every" and number.isdigit() and int(number) > 0 else REFRESH
+
+
+def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
+    """Estimate seconds per epoch and peak memory from sizes, and from two rates that are measured here.
+
+    Dense products at the machine's own rate, three times each (forward, two backward); sparse products, norms and
+    dropout at its memory rate. A guide, right to a factor of about two.
+    """
+    nodes, edges, width = int(data.num_nodes or 0), data.edge_index.size(1), int(data.x.element_size())
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    columns = sum(p.size(0) for p in matrices)
+    compensating = config.method == "top" and isinstance(config.rank, int)
+    rank = int(config.rank or 0) if compensating else 0
+    flops = 6.0 * nodes * sum(p.numel() for p in matrices) + 12.0 * nodes * rank * columns
+    moved = 2.0 * width * (edges + nodes) * columns + 30.0 * width * nodes * columns
+    speed, bandwidth = _rates()
+    ratio = config.ratio if config.method == "top" and config.ratio else 1.0
+    batch = max(1, round(nodes * min(1.0, ratio)))
+    held = nodes * (data.x.size(1) * width * 3 + rank * width * 8) + edges * 60
+    held += batch * columns * width * 10 + 5 * width * sum(p.numel() for p in model.parameters())
+    batches = max(1, round(1 / ratio))
+    return Estimate(flops / speed + moved / bandwidth, int(INTERPRETER + held), batches, batch)
+
+
+def _rates() -> tuple[float, float]:
+    """Measure operations per second of a dense product and bytes per second of a copy, in a few milliseconds."""
+    rows = torch.ones(4096, 256)
+    square = torch.ones(256, 256)
+    large = torch.ones(4 * 2**20)
+    product = _fastest(lambda: rows @ square)
+    copy = _fastest(lambda: large.clone())
+    return 2.0 * rows.numel() * 256 / product, 2.0 * large.numel() * 4 / copy
+
+
+def _fastest(job: Any) -> float:
+    """Return the shortest of five runs in seconds."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        job()
+        times.append(time.perf_counter() - start)
+    return max(min(times), 1e-9)

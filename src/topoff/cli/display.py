@@ -1,0 +1,130 @@
+"""What people see while something runs: a live line on a terminal, plain lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topoff.memory import peak_memory, readable
+from topoff.training import Listener
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def duration(seconds: float) -> str:
+    """Write seconds for people.
+
+    >>> duration(0.0123), duration(4.2), duration(150), duration(7300)
+    ('12 ms', '4.2 s', '2 min 30 s', '2 h 1 min')
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def percent(value: float | None, *, metric: str = "accuracy") -> str:
+    """Write a score for people: shares in per cent, errors as they are.
+
+    >>> percent(0.7312), percent(1.5, metric="rmse"), percent(None)
+    ('73.12 %', '1.5', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if metric in ("rmse", "mae", "r2") else f"{100 * value:.2f} %"
+
+
+class Display(Listener):
+    """Show the progress of one training on stderr."""
+
+    def __init__(self, epochs: int, *, metric: str, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console: Console = Console(stderr=True)
+        self.epochs, self.metric, self.quiet = epochs, metric, quiet
+        self.live = console.is_terminal and not quiet
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f} %"))
+        self._bar = Progress(
+            *columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console, disable=not self.live
+        )
+        self._console, self._scores, self._told = console, "", ""
+        self._task = self._bar.add_task("loading", total=epochs, note="")
+
+    def __enter__(self) -> Display:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show the preparation."""
+        self._bar.update(self._task, description=what, note=f"{done}/{total}")
+        if not self.live and not self.quiet and what != self._told:
+            self._told = what
+            self._say(f"{what} ...")
+
+    def stepped(self, epoch: int, share: float, loss: float) -> None:
+        """Move the bar."""
+        text = f"epoch {epoch}/{self.epochs}, loss {loss:.3f}{self._scores}"
+        self._bar.update(self._task, description=text, completed=epoch - 1 + share, note=readable(peak_memory()))
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Keep the exact scores in sight; on plain output, a line for every evaluation."""
+        if "fidelity" not in record:
+            return
+        score = percent(record["val"], metric=self.metric)
+        self._scores = f", validation {score}, fidelity {percent(record['fidelity'])}"
+        if not self.live and not self.quiet:
+            words = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}{self._scores}"
+            self._say(f"{words}, {duration(record['seconds'])}, {readable(peak_memory())}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+class Board(Listener):
+    """Write losses and scores for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError(
+                "Expected the package tensorboard for --tensorboard (got none installed); pip install tensorboard."
+            ) from error
+        self._writer = SummaryWriter(str(folder))
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Write the numbers of an epoch."""
+        for name, value in record.items():
+            if name != "epoch" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, record["epoch"], walltime=time.time())
+        self._writer.flush()
+
+
+class Several(Listener):
+    """Tell several listeners."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Pass on."""
+        for listener in self._listeners:
+            listener.preparing(what, done, total)
+
+    def stepped(self, epoch: int, share: float, loss: float) -> None:
+        """Pass on."""
+        for listener in self._listeners:
+            listener.stepped(epoch, share, loss)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Pass on."""
+        for listener in self._listeners:
+            listener.evaluated(record)

@@ -1,0 +1,69 @@
+"""`topoff evaluate`: the exact scores of a trained run, on its own graph or on another one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = """Examples:
+
+  topoff evaluate runs/first
+
+  topoff evaluate runs/first --data other.npz --compensated --json"""
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    data: Annotated[str | None, typer.Option(help="Another graph than the run's own, with labels.")] = None,
+    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    compensated: Annotated[bool, typer.Option("--compensated", help="Score compensated batches too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+) -> None:
+    """Score a trained run exactly, on the whole graph, on pooled predictions."""
+    from topoff.memory import keep_freed_memory
+
+    keep_freed_memory()
+    from topoff.predicting import evaluate as score
+    from topoff.predicting import open_run
+
+    trained = open_run(run)
+    result = score(trained, graph_for(trained, data, root=root, labels=True), compensated=compensated)
+    if not quiet and not as_json:
+        _print(result, title=str(run))
+    if as_json:
+        typer.echo(json.dumps({"run": str(run), **result}))
+
+
+def graph_for(trained: Any, source: str | None, *, root: str | None, labels: bool) -> Any:
+    """Load the run's own graph, or another one with features made in the same way."""
+    from topoff.config import make_config
+    from topoff.predicting import graph_of
+
+    if source is None and root is None:
+        return graph_of(trained.config)
+    changed = make_config(vars(trained.config), {"dataset": source, "root": root})
+    graph = graph_of(changed, encoding=trained.encoding)
+    if labels and any(graph.get(name) is None for name in ("y", "train_mask", "val_mask", "test_mask")):
+        raise ValueError(f"Expected {source} to have labels to score against (got none); use `topoff predict`.")
+    return graph
+
+
+def _print(result: dict[str, Any], *, title: str) -> None:
+    """Print the scores, exact beside compensated."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from topoff.cli.display import percent
+
+    beside = result.get("compensated")
+    table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=title)
+    for split in ("train", "val", "test"):
+        cells = [result[split], *([beside[split]] if beside else [])]
+        table.add_row(split, *(percent(value, metric=result["metric"]) for value in cells))
+    if beside:
+        table.add_row("fidelity", "", percent(beside["fidelity"]))
+    Console().print(table)

@@ -1,0 +1,171 @@
+"""`topoff info`: describe a graph, and warn of what would go wrong or cost accuracy."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from topoff.memory import readable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from topoff.describing import Degrees, Description
+
+EXAMPLES = """Examples:
+
+  topoff info wordnet
+
+  topoff info graph/ --json --quiet"""
+
+MOST_CLASSES = 20  # rows of the table of classes
+
+
+def info(
+    dataset: Annotated[
+        str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
+    ],
+    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split, where the dataset has none.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Print the warnings only.")] = False,
+) -> None:
+    """Describe and check a graph: size, degrees, labels, split, features, and what to mind before training."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    with Console(stderr=True, quiet=quiet).status("loading"):
+        from topoff.data import load
+        from topoff.describing import describe
+
+        data = load(dataset, root=root, split=split, seed=seed)
+        found = describe(data)
+    notes = [str(note) for note in getattr(getattr(data, "names", None), "notes", None) or ()]
+    if as_json:
+        typer.echo(json.dumps({"dataset": dataset, **asdict(found), "notes": notes}))
+        return
+    # markup is off: a class may be called "[bold]"
+    console = Console(markup=False, emoji=False, highlight=False)
+    if not quiet:
+        _print_tables(console, found, dataset=dataset)
+        _print_sentences(console, "Notes on the tables", notes)
+    _print_sentences(console, "Warnings", found.warnings)
+
+
+def _print_tables(console: Console, found: Description, *, dataset: str) -> None:
+    """Print what is known, one table per subject."""
+    console.print(_pairs(f"Graph: {dataset}", _graph_rows(found)))
+    console.print(_degree_table(found))
+    console.print(_pairs("Labels and features", _label_rows(found)))
+    if found.classes:
+        console.print(_class_table(found))
+
+
+def _print_sentences(console: Console, title: str, sentences: list[str]) -> None:
+    """Print a title and a list, or nothing."""
+    if sentences:
+        console.print(f"{title}:")
+    for sentence in sentences:
+        console.print(f"- {sentence}", soft_wrap=True)
+
+
+def _pairs(title: str, rows: dict[str, str]) -> Table:
+    """Make a table of names and values."""
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, title_justify="left")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _graph_rows(found: Description) -> dict[str, str]:
+    """Say what nodes and edges there are."""
+    rows = {
+        "nodes": f"{found.nodes:,}, {found.isolated:,} of them isolated",
+        "edges": f"{found.edges:,}, {'both ways' if found.undirected else 'directed'}"
+        f"{', weighted' if found.weighted else ''}",
+        "self-loops, duplicates": f"{found.self_loops:,}, {found.duplicates:,}",
+        "components": f"{found.components:,}, the largest of {_share(found.largest_component, found.nodes)}",
+        "incoming edges per node" if found.degree_out else "edges per node": _spread(found.degree),
+    }
+    if found.degree_out:
+        rows["outgoing edges per node"] = _spread(found.degree_out)
+    if found.edge_features:
+        rows["features per edge"] = f"{found.edge_features:,}"
+    if found.homophily is not None:
+        adjusted = found.adjusted_homophily
+        rows["homophily"] = f"{found.homophily:.3f}, adjusted {'-' if adjusted is None else f'{adjusted:.3f}'}"
+    rows["memory"] = f"features {readable(found.memory['x'])}, edges {readable(found.memory['edges'])}"
+    return rows
+
+
+def _label_rows(found: Description) -> dict[str, str]:
+    """Say what is to be learnt, from what."""
+    several = {
+        "classes": f"{len(found.classes):,} classes",
+        "multilabel": f"{len(found.classes):,} labels, any of them",
+    }
+    rows = {"task": several.get(found.task, found.task)}
+    if found.target is not None:
+        target = found.target
+        rows["target"] = f"{target.min:.4g} to {target.max:.4g}, mean {target.mean:.4g}, deviation {target.std:.4g}"
+    rows["split"] = ", ".join(f"{name} {_share(count, found.nodes)}" for name, count in found.splits.items() if count)
+    if found.unlabelled:
+        rows["unlabelled"] = _share(found.unlabelled, found.nodes)
+    if found.majority is not None:
+        balance = "" if found.balance is None else f", balance {found.balance:.2f} of 1"
+        rows["largest class"] = f"{found.majority:.1%} of the training nodes{balance}"
+    features = found.features
+    rows["features"] = (
+        f"{features.count:,} of {features.dtype}, {features.constant:,} constant, {features.zeros:.1%} zeros, "
+        f"{features.min:.4g} to {features.max:.4g}"
+    )
+    return rows
+
+
+def _degree_table(found: Description) -> Table:
+    """Draw the histogram of the (incoming) edges per node."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table(title="Incoming edges per node" if found.degree_out else "Edges per node", title_justify="left")
+    table.add_column("edges", justify="right")
+    table.add_column("nodes", justify="right")
+    table.add_column("")
+    edges, counts = found.histogram["edges"], found.histogram["counts"]
+    for first, beyond, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        label = f"{first:,}" if beyond == first + 1 else f"{first:,}-{beyond - 1:,}"
+        table.add_row(label, f"{count:,}", ProgressBar(total=max(counts), completed=count, width=40))
+    return table
+
+
+def _class_table(found: Description) -> Table:
+    """Count the classes per split, the largest first."""
+    from rich.table import Table
+
+    table = Table(title="Labels" if found.task == "multilabel" else "Classes", title_justify="left")
+    table.add_column("name", overflow="fold")
+    for name in ("nodes", "train", "val", "test"):
+        table.add_column(name, justify="right")
+    ordered = sorted(found.classes, key=lambda one: -one.count)
+    for one in ordered[:MOST_CLASSES]:
+        table.add_row(one.name, *(f"{count:,}" for count in (one.count, one.train, one.val, one.test)))
+    rest = ordered[MOST_CLASSES:]
+    if rest:
+        sums = (sum(getattr(one, key) for one in rest) for key in ("count", "train", "val", "test"))
+        table.add_row(f"and {len(rest):,} more", *(f"{count:,}" for count in sums))
+    return table
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({count / total:.1%})"
+
+
+def _spread(degrees: Degrees) -> str:
+    return f"{degrees.min:,} to {degrees.max:,}, median {degrees.median:g}, mean {degrees.mean:.2f}"

@@ -1,0 +1,115 @@
+"""`topoff partition`: cut a graph into parts and write the part of every node."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from topoff.cli.convert import check_place, known_names, replacing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch_geometric.data import Data
+
+EXAMPLES = """Examples:
+
+  topoff partition wordnet --parts 100 --out parts.npz
+
+  topoff partition graph/ --parts 20 --method metis --out parts.csv --json"""
+
+
+def partition(
+    dataset: Annotated[
+        str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
+    ],
+    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    parts: Annotated[int, typer.Option(help="Number of parts, at most one per node.", min=1)] = 100,
+    method: Annotated[str, typer.Option(help="kaminpar, metis or random.")] = "kaminpar",
+    out: Annotated[
+        str,
+        typer.Option(help=".npz with 'parts' (and 'node_ids' where known), or .csv with the columns node and part."),
+    ] = "parts.npz",
+    seed: Annotated[int, typer.Option(help="Seed of the partitioner.", min=0)] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file where it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Print nothing but JSON and errors.")] = False,
+) -> None:
+    """Cut a graph into parts of similar size with few edges between them, and write the part of every node."""
+    from rich.console import Console
+
+    if Path(out).suffix.lower() not in (".npz", ".csv"):
+        raise ValueError(f"Expected --out to end in .npz or .csv (got '{out}'); choose one of them.")
+    path = check_place(out, overwrite=overwrite)
+    with Console(stderr=True, quiet=quiet).status("loading") as status:
+        from topoff.batching import partition as cut
+        from topoff.data import load
+
+        data = load(dataset, root=root)
+        start = time.perf_counter()
+        settings: dict[str, Any] = {"parts": parts, "method": method, "seed": seed, "progress": status.update}
+        part = cut(data.edge_index, int(data.num_nodes), edge_weight=data.get("edge_weight"), **settings)
+        seconds = time.perf_counter() - start
+        status.update("writing")
+        with replacing(path) as place:
+            _write(part, data, place, ending=path.suffix.lower())
+    result = {**summarise(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
+    if as_json:
+        typer.echo(json.dumps(result))
+    elif not quiet:
+        _print_table(result, dataset=dataset, method=method)
+
+
+def _write(part: Tensor, data: Data, place: Path, *, ending: str) -> None:
+    """Write the part of every node, beside its own id where it has one."""
+    import csv
+
+    import numpy as np
+
+    ids = known_names(data, "node_ids")
+    if ending == ".npz":
+        arrays: dict[str, Any] = {"parts": part.numpy(), **({"node_ids": np.array(ids)} if ids else {})}
+        with place.open("wb") as file:
+            np.savez(file, **arrays)
+        return
+    with place.open("w", newline="", encoding="utf-8") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("node", "part"))
+        writer.writerows(zip(ids or range(len(part)), part.tolist(), strict=True))
+
+
+def summarise(part: Tensor, edge_index: Tensor, *, parts: int) -> dict[str, Any]:
+    """Count the sizes of the parts, empty ones too, and the share of edges between different nodes that are cut.
+
+    >>> import torch
+    >>> summarise(torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]), parts=2)
+    {'parts': 2, 'edge_cut': 0.5, 'min': 1, 'mean': 1.5, 'max': 2}
+    """
+    between = int((edge_index[0] != edge_index[1]).sum())
+    cut = int((part[edge_index[0]] != part[edge_index[1]]).sum())
+    sizes = part.bincount(minlength=parts)
+    return {
+        "parts": parts,
+        "edge_cut": cut / between if between else 0.0,
+        "min": int(sizes.min()),
+        "mean": len(part) / parts,
+        "max": int(sizes.max()),
+    }
+
+
+def _print_table(result: dict[str, Any], *, dataset: str, method: str) -> None:
+    """Print the one row."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, emoji=False, highlight=False)
+    table = Table(title=f"{dataset} cut by {method}", title_justify="left")
+    for name in ("parts", "edges cut", "smallest", "mean", "largest", "seconds"):
+        table.add_column(name, justify="right")
+    sizes = (f"{result['min']:,}", f"{result['mean']:,.1f}", f"{result['max']:,}")
+    table.add_row(f"{result['parts']:,}", f"{result['edge_cut']:.2%}", *sizes, f"{result['seconds']:.2f}")
+    console.print(table)
+    console.print(f"written to {result['out']}", soft_wrap=True)

@@ -1,0 +1,48 @@
+"""`topoff predict`: a prediction for every node, by the user's own node ids."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from topoff.cli.evaluate import graph_for
+
+EXAMPLES = """Examples:
+
+  topoff predict runs/first --out predictions.parquet
+
+  topoff predict runs/first --data new_graph/ --out predictions.csv"""
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option(help="Where to write: .parquet, .csv or .npz.")] = Path("predictions.parquet"),
+    data: Annotated[str | None, typer.Option(help="Another graph than the run's own; it needs no labels.")] = None,
+    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    compensated: Annotated[bool, typer.Option("--compensated", help="As compensated batches give it.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that --out names.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+) -> None:
+    """Predict the label of every node, with probabilities, exactly on the whole graph."""
+    if out.suffix not in (".parquet", ".csv", ".npz"):
+        raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{out}').")
+    if out.exists() and not overwrite:
+        raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
+    from topoff.memory import keep_freed_memory
+
+    keep_freed_memory()
+    from topoff.predicting import open_run, outputs, prediction_table, write_predictions
+
+    trained = open_run(run)
+    graph = graph_for(trained, data, root=root, labels=False)
+    table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
+    write_predictions(table, out)
+    summary = {"out": str(out), "nodes": len(table["node"]), "columns": list(table), "exact": not compensated}
+    if as_json:
+        typer.echo(json.dumps(summary))
+    elif not quiet:
+        typer.echo(f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}")

@@ -1,0 +1,31 @@
+"""`topoff report`: one self-contained page about a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """Examples:
+
+  topoff report runs/first
+
+  topoff report runs/first --out first.html"""
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page. [default: RUN/report.html]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+) -> None:
+    """Build one HTML page with the curves, scores, settings and machine of a run; it opens without a network."""
+    from topoff.report import write_report
+
+    page = write_report(run, out=out)
+    if as_json:
+        typer.echo(json.dumps({"report": str(page), "bytes": page.stat().st_size}))
+    elif not quiet:
+        typer.echo(f"report: {page}")

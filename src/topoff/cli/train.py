@@ -1,0 +1,239 @@
+"""`topoff train`: from a graph to a trained model, exact scores and a report."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import shlex
+import signal
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from topoff.config import Config, make_config, parse_config, parse_seeds, parse_settings, read_config, write_toml
+from topoff.config import difference as config_difference
+from topoff.runs import RunFolder
+
+if TYPE_CHECKING:
+    from topoff.training import Training
+
+EXAMPLES = """Examples:
+
+  topoff train wordnet --epochs 30 --out runs/first
+
+  topoff train graph/ --model sage --seeds 0-4 --patience 10 --json
+
+  topoff train --resume runs/first"""
+
+
+def train(
+    dataset: Annotated[
+        str | None, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder of tables.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="A TOML file, or a config that ships with topoff.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="key=value; wins over file and flags.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, such as 0-9 or 0,3; mean and std.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/<dataset>-<model>-<time>]")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, its cost, and stop.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+    **settings: Any,
+) -> None:
+    """Train a model in mini-batches that behave like the whole graph; scores are exact, a report is written."""
+    from topoff.memory import keep_freed_memory
+
+    keep_freed_memory()
+    given = [read_config(config)] if config else []
+    given += [{"dataset": dataset} if dataset else {}, settings, parse_settings(setting or [])]
+    if resume is not None:
+        folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds})
+        top = resume
+    else:
+        base = make_config(*given)
+        top = out or Path("runs") / _name(base)
+        folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
+    job = Job(top, tensorboard=tensorboard, quiet=quiet, show=not quiet and not as_json)
+    if dry_run:
+        job.explain(folders[0][1], as_json=as_json)
+        return
+    if resume is None:
+        _create(top, folders, overwrite=overwrite)
+    result = job.run(folders)
+    if as_json:
+        typer.echo(json.dumps(result))
+
+
+Planned = list[tuple[RunFolder, Config]]
+
+
+def _planned(base: Config, top: Path, *, seeds: list[int] | None) -> Planned:
+    """List the folders and settings of a new run: the folder itself, or one per seed inside it."""
+    if seeds is None or len(seeds) == 1:
+        return [(RunFolder(top), make_config(vars(base), {"seed": seeds[0]} if seeds else {}))]
+    return [(RunFolder(top / f"seed-{seed}"), make_config(vars(base), {"seed": seed})) for seed in seeds]
+
+
+def _create(top: Path, folders: Planned, *, overwrite: bool) -> None:
+    """Make the folders of a run and write its settings."""
+    RunFolder(top).create(overwrite=overwrite)
+    for folder, config in [(RunFolder(top), folders[0][1]), *folders]:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write("config.toml", write_toml(config, command=command()))
+
+
+def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) -> Planned:
+    """List the folders and settings of a run that goes on; refuse settings that differ from its own.
+
+    Raises:
+        ValueError: a flag asks for something else than the run began with; the difference is shown.
+    """
+    RunFolder(top).must_exist()
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"Expected --resume without {name} (got {value}): a run goes on in its own folder.")
+    paths = sorted(top.glob("seed-*"), key=lambda path: int(path.name.partition("-")[2])) or [top]
+    folders = []
+    for path in paths:
+        keys = parse_config((path / "config.toml").read_text(), origin=str(path / "config.toml"))
+        config = make_config(keys)
+        asked = [{key: value for key, value in layer.items() if key != "seed" or len(paths) == 1} for layer in given]
+        changed = config_difference(config, make_config(keys, *asked))
+        if changed:
+            raise ValueError(
+                f"Expected --resume to go on with the settings of {top} (got {'; '.join(changed)}); leave them out, or "
+                "start a new run."
+            )
+        folders.append((RunFolder(path), config))
+    return folders
+
+
+def _name(config: Config) -> str:
+    """Name a run by its graph, model, method and the time."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.dataset).stem or config.dataset).strip("-")
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return f"{stem}-{re.sub(r'[^A-Za-z0-9._-]+', '-', config.model)}-{config.method}-{now}"
+
+
+def command() -> str:
+    """Return the command line of this process."""
+    return f"topoff {shlex.join(sys.argv[1:])}"
+
+
+class Job:
+    """Train the seeds of a run, one after the other, and write what they leave."""
+
+    def __init__(self, top: Path, *, tensorboard: bool, quiet: bool, show: bool) -> None:
+        self.top, self.tensorboard, self.quiet, self.show = top, tensorboard, quiet, show
+        self.training: Training | None = None
+
+    def run(self, folders: Planned) -> dict[str, Any]:
+        """Return the result of the run; of several seeds, their mean and spread."""
+        from topoff.report import write_report
+        from topoff.results import summarise
+
+        results = [self._seed(folder, config) for folder, config in folders]
+        result = results[0]
+        if len(results) > 1:
+            result = summarise(results, command=_command_of(self.top))
+            RunFolder(self.top).write("result.json", result)
+        page = write_report(self.top)
+        if self.show:
+            from topoff.cli.tables import print_result
+
+            print_result(result, self.top, page)
+        return result
+
+    def explain(self, config: Config, *, as_json: bool) -> None:
+        """Say what would be done and what it would cost."""
+        from dataclasses import asdict
+
+        from topoff.choosing import choose, estimate
+        from topoff.cli.tables import print_plan
+        from topoff.predicting import graph_of
+        from topoff.tasks import task_of
+        from topoff.training import model_for
+
+        data = graph_of(config)
+        chosen, choices = choose(config, data)
+        task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
+        cost = estimate(chosen, data, model_for(chosen, data, outputs=task.outputs))
+        if as_json:
+            plan = {"config": vars(chosen), "chosen": [asdict(choice) for choice in choices], "task": task.kind}
+            typer.echo(json.dumps(plan | {"metric": task.metric, "estimate": asdict(cost)}))
+        elif self.show:
+            print_plan(chosen, choices, cost, task=task, data=data)
+
+    def _seed(self, folder: RunFolder, config: Config) -> dict[str, Any]:
+        """Train one seed, or read what it left when it finished earlier."""
+        if folder.finished:
+            return folder.read_json("result.json")
+        from topoff.choosing import choose
+        from topoff.cli.display import Board, Display, Several
+        from topoff.cli.tables import print_choices
+        from topoff.predicting import graph_of
+        from topoff.tasks import task_of
+        from topoff.training import Training
+
+        data = graph_of(config)
+        chosen, choices = choose(config, data)
+        if self.show and choices:
+            print_choices(choices)
+        task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
+        with Display(config.epochs, metric=task.metric, quiet=self.quiet) as display:
+            board = [Board(folder.path / "tensorboard")] if self.tensorboard else []
+            training = Training(chosen, data, folder=folder, listener=Several(display, *board), choices=choices)
+            with _stopping(training, self.top):
+                training.run()
+                return self._finish(training)
+
+    def _finish(self, training: Training) -> dict[str, Any]:
+        """Write the best weights, the result and the details."""
+        from topoff.results import details_of, result_of
+
+        folder, model = training.folder, training.parts.model
+        result = result_of(training, command=_command_of(folder.path))
+        if training.best_weights:
+            model.load_state_dict(training.best_weights)
+        folder.save_model(model.state_dict())
+        out, _ = training.parts.method.exact()
+        folder.write("details.json", details_of(training, out.cpu()))
+        encoding = getattr(training.data.get("names"), "encoding", None)
+        if encoding:
+            folder.write("encoding.json", encoding)
+        folder.write("result.json", result)
+        return folder.read_json("result.json")
+
+
+def _command_of(path: Path) -> str:
+    """Return the command that began a run: the first line of its config."""
+    return (path / "config.toml").read_text().partition("\n")[0].removeprefix("# ")
+
+
+class _stopping:  # noqa: N801
+    """Let Ctrl-C and SIGTERM stop training after the current step, saved; a second one stops at once."""
+
+    def __init__(self, training: Training, top: Path) -> None:
+        self.training, self.top = training, top
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _stop(self, number: int, frame: types.FrameType | None) -> None:
+        if self.training.stop:
+            raise KeyboardInterrupt
+        self.training.stop = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is KeyboardInterrupt:
+            error.args = (f"Stopped; go on with: topoff train --resume {self.top}",)  # type: ignore[union-attr]

@@ -1,0 +1,61 @@
+"""Ways to train a model on a graph, under one protocol: every method prepares, hands out batches and runs the model.
+
+A method is one file. Scores never come from its batches: `exact` is the whole graph, batch by batch, for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.loader import BatchReport
+from topoff.methods.full import Full
+from topoff.methods.top import Compensate
+
+
+class Method(Protocol):
+    """Train a model in some kind of batches."""
+
+    model: nn.Module
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch, those without training nodes included."""
+
+    def prepare(self) -> None:
+        """Do once what training needs: partition, embeddings, compensation."""
+
+    def batches(self) -> Iterator[Data]:
+        """Yield what is left of the current epoch, then go on to the next one."""
+
+    def forward(self, batch: Data) -> Tensor:
+        """Return the model's output on a batch, with gradients; (b, out)."""
+
+    def exact(self) -> tuple[Tensor, bool]:
+        """Return the exact output of all nodes in eval mode, and whether the method took the occasion to refresh."""
+
+    def sample(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the nodes of one batch and the outputs that training sees for them, in eval mode."""
+
+    def outputs(self) -> Tensor:
+        """Return the outputs that training sees for all nodes, in eval mode; NaN for nodes in no batch."""
+
+    def certificate(self) -> float | None:
+        """Return the method's own measure of what its batches miss, where it has one."""
+
+    def reports(self) -> list[BatchReport]:
+        """Describe the batches, where there is something to say."""
+
+    def state(self) -> dict[str, Any]:
+        """Return where training stands, JSON-able; `weights` and this are all that `restore` needs."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights, besides the model's current ones, that the state depends on."""
+
+    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """Go on from a state, instead of `prepare`."""
+
+
+METHODS: dict[str, Callable[..., Method]] = {"top": Compensate, "full": Full}

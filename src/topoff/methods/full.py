@@ -1,0 +1,77 @@
+"""Full-batch gradient descent: the whole graph is the only batch, on the fast operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.convs import evaluating
+from topoff.loader import BatchReport, whole_graph
+from topoff.top import TOP
+
+
+class Full:
+    """Take one step per epoch, on all training nodes at once."""
+
+    def __init__(self, model: nn.Module, data: Data, *, seed: int = 0, fast_dropout: bool = False, **_: Any) -> None:
+        self.model = model
+        # one random batch, nothing to compensate: the wrapper runs the model on the fast operator
+        settings: dict[str, Any] = {"batches": "random", "ratio": 1.0, "rank": 0, "refresh": "never", "seed": seed}
+        self.top = TOP(model, data, **settings, fast_dropout=fast_dropout)
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Count the steps of an epoch: one."""
+        return 1
+
+    def prepare(self) -> None:
+        """Build the operators."""
+        self.top.prepare()
+        self._whole = whole_graph(self.top.graph, self.top.plan)
+
+    def batches(self) -> Iterator[Data]:
+        """Yield the whole graph, once."""
+        self._epoch += 1
+        yield self.top.placed(self._whole)
+
+    def forward(self, batch: Data) -> Tensor:
+        """Return the output."""
+        return self.top(batch)
+
+    def exact(self) -> tuple[Tensor, bool]:
+        """Return the output of all nodes in eval mode."""
+        with evaluating(self.model), torch.no_grad():
+            return self.top(self.top.placed(self._whole)), False
+
+    def sample(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return all nodes and their outputs."""
+        return torch.arange(self.top.graph.num_nodes), self.outputs()
+
+    def outputs(self) -> Tensor:
+        """Return the exact outputs: that is what training sees."""
+        return self.exact()[0].cpu()
+
+    def certificate(self) -> float | None:
+        """Return nothing: nothing is missed."""
+        return None
+
+    def reports(self) -> list[BatchReport]:
+        """Return nothing: there are no batches."""
+        return []
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of epochs begun."""
+        return {"epoch": self._epoch}
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return nothing: the current weights are all."""
+        return {}
+
+    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """Go on."""
+        self.prepare()
+        self._epoch = state["epoch"]

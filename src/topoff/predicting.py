@@ -1,0 +1,174 @@
+"""Use a trained run: its model on its own graph or on another one, exactly or in compensated batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.choosing import choose
+from topoff.config import Config, make_config, parse_config
+from topoff.data import load
+from topoff.invariance import RelativeError
+from topoff.memory import peak_memory
+from topoff.runs import RunFolder
+from topoff.tasks import Task, task_of
+from topoff.top import TOP, predict
+from topoff.training import SPLITS, device_of, model_for
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Hold what a run leaves for later: settings, task, names and weights."""
+
+    folder: RunFolder
+    config: Config
+    task: Task
+    classes: list[str]
+    encoding: dict[str, Any] | None
+    weights: dict[str, Tensor]
+
+
+def open_run(path: str | Path) -> Trained:
+    """Read a run; one that was interrupted gives its best weights so far.
+
+    Raises:
+        FileNotFoundError, ValueError: no run, nothing trained yet, several seeds, or damaged files.
+    """
+    folder = RunFolder(path).must_exist()
+    seeds = sorted(folder.path.glob("seed-*"))
+    if seeds:
+        raise ValueError(f"Expected the run of one seed (got {path}, which has {len(seeds)}); give {seeds[0]}.")
+    text = (folder.path / "config.toml").read_text()
+    config = make_config(parse_config(text, origin=str(folder.path / "config.toml")))
+    weights = folder.load_model()
+    encoding = folder.read_json("encoding.json") if (folder.path / "encoding.json").is_file() else None
+    if folder.finished:
+        result = folder.read_json("result.json")
+        task = Task(result["task"], result["outputs"], result["metric"], center=result["center"], scale=result["scale"])
+        return Trained(folder, config, task, result["classes"], encoding, weights)
+    data = graph_of(config)
+    task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
+    return Trained(folder, config, task, class_names(data, task), encoding, weights)
+
+
+def graph_of(config: Config, *, encoding: dict[str, Any] | None = None) -> Data:
+    """Load the graph that settings name."""
+    return load(config.dataset, root=config.root, split=config.split, seed=config.seed, encoding=encoding)
+
+
+def class_names(data: Data, task: Task) -> list[str]:
+    """Return the user's own names of the classes, or their numbers; none for regression."""
+    if task.kind == "regression":
+        return []
+    names = getattr(data.get("names"), "class_names", None)
+    return [str(name) for name in names] if names else [str(number) for number in range(task.outputs)]
+
+
+def model_of(run: Trained, data: Data) -> nn.Module:
+    """Build the run's model with its weights, for a graph with the features that it was trained on."""
+    expected = int(run.folder.read_json("result.json")["features"]) if run.folder.finished else data.num_features
+    if data.num_features != expected:
+        raise ValueError(
+            f"Expected the graph to have {expected} features, as the run was trained on (got {data.num_features}); "
+            "give a graph with the same columns."
+        )
+    model = model_for(run.config, data, outputs=run.task.outputs)
+    model.load_state_dict(run.weights)
+    return model.to(device_of(run.config.device), data.x.dtype)
+
+
+def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
+    """Return the model's output for every node: exact, or as compensated batches give it; (n, outputs)."""
+    config, _ = choose(run.config, data)
+    model = model_of(run, data)
+    batches: dict[str, Any] = {"ratio": config.ratio or 1.0, "batches": config.batches or "random"}
+    if not compensated:
+        return predict(model, data, **batches, seed=config.seed).cpu()
+    if config.method != "top":
+        raise ValueError(f"Expected a run of method top for compensated outputs (got {config.method}); leave it out.")
+    names = ("parts", "rank", "estimator")
+    settings = {name: getattr(config, name) for name in names} | {"inits": 1, "refresh": "every=1"}
+    return TOP(model, data, **batches, **settings, seed=config.seed).compensated_outputs()
+
+
+def evaluate(run: Trained, data: Data, *, compensated: bool = False) -> dict[str, Any]:
+    """Score a run on a graph with labels: exactly, and where asked for, in compensated batches beside it."""
+    exact = outputs(run, data)
+    masks = {name: data[f"{name}_mask"] for name in SPLITS}
+    result: dict[str, Any] = {**run.task.score(exact, data.y, masks=masks), "metric": run.task.metric, "exact": True}
+    if compensated:
+        seen = outputs(run, data, compensated=True)
+        known = ~seen.isnan().any(dim=1)  # with train_only, nodes in no batch have no output
+        scores = run.task.score(seen.nan_to_num(), data.y, masks={name: mask & known for name, mask in masks.items()})
+        error = RelativeError()
+        error.add(exact[known], seen[known])
+        result["compensated"] = {**scores, "fidelity": 1 - error.value()}
+    return result | {"nodes": int(data.num_nodes or 0), "peak_rss_mb": round(peak_memory() / 2**20, 1)}
+
+
+def prediction_table(run: Trained, data: Data, out: Tensor) -> dict[str, Any]:
+    """Return columns of predictions by the user's own node ids: the label, and a probability per class."""
+    ids = getattr(data.get("names"), "node_ids", None) or list(range(int(data.num_nodes or 0)))
+    table: dict[str, Any] = {"node": ids}
+    if run.task.kind == "regression":
+        return table | {"prediction": run.task.predictions(out).numpy()}
+    probability = run.task.probabilities(out)
+    assert probability is not None
+    names = run.classes
+    if run.task.kind == "multilabel":
+        chosen = (out > 0).tolist()
+        labels = [";".join(name for name, yes in zip(names, row, strict=True) if yes) for row in chosen]
+    else:
+        labels = [names[number] for number in out.argmax(dim=1).tolist()]
+    columns = {f"p_{name}": probability[:, number].numpy() for number, name in enumerate(names)}
+    return table | {"prediction": labels} | columns
+
+
+def write_predictions(table: dict[str, Any], path: Path) -> None:
+    """Write columns to .parquet, .csv or .npz, in one piece.
+
+    Raises:
+        ValueError: another ending.
+    """
+    writers = {".parquet": _write_parquet, ".csv": _write_csv, ".npz": _write_npz}
+    if path.suffix not in writers:
+        raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{path}').")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.part{path.suffix}")
+    try:
+        writers[path.suffix](table, draft)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _write_parquet(table: dict[str, Any], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(table), str(path))
+
+
+def _write_csv(table: dict[str, Any], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    pc.write_csv(pa.table(table), str(path))
+
+
+def _write_npz(table: dict[str, Any], path: Path) -> None:
+    """Write the columns; probabilities as one matrix, since class names need not be names of arrays."""
+    import numpy as np
+
+    probabilities = [column for name, column in table.items() if name.startswith("p_")]
+    names = [name.removeprefix("p_") for name in table if name.startswith("p_")]
+    arrays = {"node": np.array(table["node"]), "prediction": np.array(table["prediction"])}
+    if probabilities:
+        arrays |= {"probability": np.stack(probabilities, axis=1), "class_names": np.array(names)}
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

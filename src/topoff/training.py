@@ -1,0 +1,406 @@
+"""The loop: epochs, optimiser, exact evaluation, checkpoints, resume.
+
+A run is a function of its config and its graph: killed at any moment and resumed, it ends in the same bits. All state
+is in one `Checkpoint`: weights, optimiser, generator, position in the epoch, and the weights that the compensation was
+estimated from (it is estimated again, instead of being stored).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.cache import content_hash
+from topoff.choosing import Choice
+from topoff.config import Config
+from topoff.invariance import RelativeError
+from topoff.memory import peak_memory
+from topoff.methods import METHODS, Method
+from topoff.models import make_model
+from topoff.runs import Checkpoint, RunFolder
+from topoff.tasks import Task, task_of
+
+SPLITS = ("train", "val", "test")
+
+
+class Listener:
+    """Hear what happens; every method may be overridden."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Hear how far the preparation is."""
+
+    def stepped(self, epoch: int, share: float, loss: float) -> None:
+        """Hear of a step: the epoch (from 1), the share of it that is done, and the loss."""
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Hear of the end of an epoch: its line in metrics.jsonl."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Hold what a run is made of."""
+
+    task: Task
+    model: nn.Module
+    method: Method
+
+
+@dataclass
+class Progress:
+    """Hold where a run stands, besides tensors; JSON-able."""
+
+    epoch: int = 0  # finished ones
+    steps: int = 0
+    loss_sum: float = 0.0  # of the steps of the current epoch
+    loss_count: int = 0
+    seconds: float = 0.0  # of everything after the preparation
+    train_seconds: float = 0.0  # of steps and refreshes
+    preprocess_seconds: float = 0.0
+    best: dict[str, Any] | None = None  # epoch and scores at the best validation
+    waited: int = 0  # evaluations since
+    stopped_early: bool = False
+    fidelity: float | None = None
+    peak: int = 0
+
+
+def make_parts(config: Config, data: Data, *, listener: Listener | None = None) -> Parts:
+    """Build task, model and method from settings that leave nothing open."""
+    task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
+    torch.manual_seed(config.seed)
+    model = model_for(config, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
+    settings: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout}
+    if config.method == "top":
+        names = ("batches", "ratio", "parts", "regroup", "train_only", "rank", "estimator", "inits", "refresh")
+        settings |= {name: getattr(config, name) for name in names}
+        settings |= {"cache": True, "progress": (listener or Listener()).preparing}
+    return Parts(task, model, METHODS[config.method](model, data, **settings))
+
+
+def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
+    """Build the model that the settings name, for a graph."""
+    degree = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
+    return make_model(
+        config.model,
+        in_channels=data.num_features,
+        hidden=config.hidden,
+        out_channels=outputs,
+        layers=config.layers,
+        dropout=config.dropout,
+        input_dropout=config.input_dropout,
+        norm=config.norm,
+        residual=config.residual,
+        jk=config.jk,
+        heads=config.heads,
+        alpha=config.alpha,
+        theta=config.theta,
+        shared_weights=config.shared_weights,
+        aggregators=[name.strip() for name in config.aggregators.split(",")],
+        scalers=[name.strip() for name in config.scalers.split(",")],
+        degrees=torch.bincount(degree),
+    )
+
+
+def learning_rate(config: Config, epoch: int) -> float:
+    """Return the learning rate of an epoch (from 0): warm-up, then the schedule.
+
+    >>> from topoff.config import make_config
+    >>> config = make_config({"dataset": "x", "lr": 1.0, "epochs": 4, "schedule": "linear"})
+    >>> [learning_rate(config, epoch) for epoch in range(4)]
+    [1.0, 0.75, 0.5, 0.25]
+    """
+    if epoch < config.warmup:
+        return config.lr * (epoch + 1) / (config.warmup + 1)
+    share = (epoch - config.warmup) / max(1, config.epochs - config.warmup)
+    if config.schedule == "cosine":
+        return config.lr * (1 + math.cos(math.pi * share)) / 2
+    if config.schedule == "linear":
+        return config.lr * (1 - share)
+    if config.schedule == "step":
+        return config.lr * 0.1 ** ((share >= 0.5) + (share >= 0.75))
+    return config.lr
+
+
+def data_hash(data: Data) -> str:
+    """Hash what training depends on."""
+    names = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "edge_attr")
+    return content_hash(*(data[name].numpy() for name in names if data.get(name) is not None))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    names = ("topoff", "torch", "torch_geometric", "numpy", "scipy", "kaminpar", "pymetis")
+    return {name: version(name) for name in names}
+
+
+class Training:
+    """Train one model with one seed, in one folder.
+
+    Args:
+        config: settings with nothing left open (see `choose`).
+        data: the graph.
+        folder: where the run is written.
+        listener: told what happens.
+        choices: what was chosen for the user, for the record.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        data: Data,
+        *,
+        folder: RunFolder,
+        listener: Listener | None = None,
+        choices: list[Choice] | None = None,
+    ) -> None:
+        self.config, self.data, self.folder = config, data, folder
+        self.listener, self.choices = listener or Listener(), choices or []
+        self.parts = make_parts(config, data, listener=self.listener)
+        self.optimizer = make_optimizer(config, self.parts.model)
+        self.progress = Progress()
+        self.best_weights: dict[str, Tensor] = {}
+        self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
+        self._masks = {name: data[f"{name}_mask"] for name in SPLITS}
+        self._saved_at = time.monotonic()
+
+    def run(self) -> Progress:
+        """Train to the end, from the checkpoint where there is one; raise KeyboardInterrupt, saved, when stopped."""
+        checkpoint = self.folder.load()
+        start = time.perf_counter()
+        if checkpoint is None:
+            self.folder.keep_metrics(0)
+            self.parts.method.prepare()
+            self.progress.preprocess_seconds = time.perf_counter() - start
+        else:
+            self._restore(checkpoint)
+        self._saved_at = time.monotonic()
+        while self.progress.epoch < self.config.epochs and not self.progress.stopped_early:
+            self._epoch()
+        self._save()
+        return self.progress
+
+    # ---- one epoch
+
+    def _epoch(self) -> None:
+        """Take the steps that are left of this epoch, evaluate where it is due, write its line."""
+        progress, number = self.progress, self.progress.epoch
+        rate = learning_rate(self.config, number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        for batch in self._timed_batches():
+            loss = self._step(batch)
+            progress.steps += 1
+            progress.loss_sum, progress.loss_count = progress.loss_sum + loss, progress.loss_count + 1
+            self._check_finite(loss)
+            self.listener.stepped(number + 1, progress.loss_count / max(1, self._steps_per_epoch()), loss)
+            self._save_if_due()
+        loss = progress.loss_sum / max(1, progress.loss_count)
+        progress.epoch, progress.loss_sum, progress.loss_count = number + 1, 0.0, 0
+        record: dict[str, Any] = {"epoch": number + 1, "loss": loss, "lr": rate, "refreshed": False}
+        if progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs:
+            record |= self._evaluate()
+        record["seconds"] = round(progress.seconds, 4)
+        self.folder.append(record)
+        self.listener.evaluated(record)
+        self._save_if_due()
+
+    def _timed_batches(self) -> Iterator[Data]:
+        """Yield the batches of this epoch; refreshes and steps count as training, checkpoints do not."""
+        batches = self.parts.method.batches()
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self._step_started = start
+            yield batch
+
+    def _step(self, batch: Data) -> float:
+        """Take one step of the optimiser; return the loss."""
+        model, mask = self.parts.model, batch.train_mask
+        model.train()
+        out = self.parts.method.forward(batch)
+        loss = self.parts.task.loss(out[mask], batch.y[mask])
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), self.config.clip)
+        self.optimizer.step()
+        value = float(loss.detach())
+        self._count(time.perf_counter() - self._step_started, training=True)
+        return value
+
+    def _steps_per_epoch(self) -> int:
+        """Count the steps of an epoch, as far as they are known."""
+        return len(self.parts.method)
+
+    def _check_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"Expected the loss to stay finite (got {loss} in epoch {self.progress.epoch + 1}); lower --lr, or set "
+                "--clip 1.0."
+            )
+
+    # ---- evaluation
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Score exactly on the whole graph; keep the best weights; say how far one batch was from the truth."""
+        start, progress, method = time.perf_counter(), self.progress, self.parts.method
+        last = progress.epoch == self.config.epochs
+        nodes, seen = (None, method.outputs()) if last else method.sample(progress.epoch)
+        before = time.perf_counter()
+        out, refreshed = method.exact()
+        exact_seconds = time.perf_counter() - before
+        progress.fidelity = 1 - _error(out.cpu(), seen, nodes=nodes)
+        scores = self.parts.task.score(out.cpu(), self.data.y, masks=self._masks)
+        self._keep_best(scores)
+        self._count(time.perf_counter() - start)
+        if refreshed:
+            progress.train_seconds += exact_seconds
+        certificate = method.certificate() if refreshed else None
+        found = {"refreshed": refreshed, "fidelity": progress.fidelity, "certificate": certificate}
+        return {name: None if math.isnan(value) else value for name, value in scores.items()} | found
+
+    def _keep_best(self, scores: dict[str, float]) -> None:
+        """Keep the weights at the best validation score; without validation nodes, the last ones."""
+        progress = self.progress
+        before = None if progress.best is None else progress.best["val"]
+        if math.isnan(scores["val"]) or self.parts.task.better(scores["val"], before):
+            progress.best, progress.waited = {"epoch": progress.epoch, **scores}, 0
+            self.best_weights = copy.deepcopy(self.parts.model.state_dict())
+            return
+        progress.waited += 1
+        progress.stopped_early = bool(self.config.patience) and progress.waited >= self.config.patience
+
+    def _count(self, seconds: float, *, training: bool = False) -> None:
+        """Add to the clock."""
+        self.progress.seconds += seconds
+        self.progress.train_seconds += seconds if training else 0.0
+
+    # ---- surviving
+
+    def _save_if_due(self) -> None:
+        """Save when the last checkpoint is old enough, or when the user wants to stop."""
+        if self.stop or time.monotonic() - self._saved_at >= self.config.checkpoint_seconds:
+            self._save()
+        if self.stop:
+            raise KeyboardInterrupt
+
+    def _save(self) -> None:
+        """Write all state into one file."""
+        progress, method = self.progress, self.parts.method
+        progress.peak = max(progress.peak, peak_memory())
+        saved = self.optimizer.state_dict()
+        moments = {f"{i}/{key}": t for i, entry in saved["state"].items() for key, t in entry.items()}
+        state = {
+            "progress": asdict(progress),
+            "method": method.state(),
+            "groups": saved["param_groups"],
+            "data": data_hash(self.data),
+            "versions": versions(),
+            "threads": torch.get_num_threads(),
+        }
+        tensors = {
+            "model": self.parts.model.state_dict(),
+            "best": self.best_weights,
+            "fitted": method.weights(),
+            "optimizer": {key: torch.as_tensor(value) for key, value in moments.items()},
+            "generator": generator_state(),
+        }
+        self.folder.save(Checkpoint(state, tensors))
+        self._saved_at = time.monotonic()
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError: the graph or a version is not the one that the run began with.
+        """
+        state, tensors = checkpoint.state, checkpoint.tensors
+        self._refuse_difference(state)
+        torch.set_num_threads(state["threads"])  # sums depend on it to the last bit
+        self.parts.model.load_state_dict(tensors["model"])
+        self.parts.method.restore(state["method"], tensors.get("fitted", {}))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.get("optimizer", {}).items():
+            number, _, key = name.partition("/")
+            moments.setdefault(int(number), {})[key] = tensor
+        self.optimizer.load_state_dict({"state": moments, "param_groups": state["groups"]})
+        self.best_weights = tensors.get("best", {})
+        self.progress = Progress(**state["progress"])
+        self.folder.keep_metrics(self.progress.epoch)
+        set_generator_state(tensors["generator"])
+
+    def _refuse_difference(self, state: dict[str, Any]) -> None:
+        """Refuse to go on with another graph or other versions."""
+        if state["data"] != data_hash(self.data):
+            raise ValueError(
+                f"Expected the graph that the run began with (got another one: content {data_hash(self.data)[:8]} "
+                f"instead of {state['data'][:8]}); restore the data, or start a new run."
+            )
+        now = versions()
+        pairs = [(name, old, now.get(name)) for name, old in state["versions"].items()]
+        changed = [f"{name} {old} -> {new}" for name, old, new in pairs if new != old]
+        if changed:
+            raise ValueError(
+                f"Expected the versions that the run began with (got {', '.join(changed)}); install those, or start a "
+                "new run."
+            )
+
+
+def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimiser that the settings name."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError(f"Expected the model to have parameters to train (got none in {type(model).__name__}).")
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(parameters, lr=config.lr, weight_decay=config.weight_decay)
+
+
+def generator_state() -> dict[str, Tensor]:
+    """Return the state of torch's generators."""
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_generator_state(state: dict[str, Tensor]) -> None:
+    """Restore the state of torch's generators."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device that a name means."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"Expected device to be auto, cpu or a cuda device that is there (got '{name}': {reason})."
+        ) from error
+    return device
+
+
+def _error(exact: Tensor, seen: Tensor, *, nodes: Tensor | None) -> float:
+    """Return the relative error of outputs that training sees, over the nodes that have one."""
+    truth = exact if nodes is None else exact[nodes]
+    known = ~seen.reshape(len(seen), -1).isnan().any(dim=1)
+    error = RelativeError()
+    error.add(truth[known], seen[known])
+    return error.value()
