@@ -55,13 +55,15 @@ class Config:
 
     model: Annotated[str, "gcn, gcnii, gcnii-jk, sage, gat, pna, linear, or your own as module:Class."] = "gcn"
     layers: Annotated[Positive, "Number of convs."] = 3
-    hidden: Annotated[Positive, "Width of the hidden layers."] = 128
+    hidden: Annotated[Positive, "Width of the hidden layers (gat: of one head)."] = 128
     dropout: Annotated[Rate, "Dropout after each hidden layer."] = 0.2
     input_dropout: Annotated[Rate, "Dropout of the features."] = 0.0
     norm: Annotated[Literal["none", "layer", "batch"], "Normalisation after each conv."] = "layer"
     residual: Annotated[bool, "Residual connections where shapes match."] = True
     jk: Annotated[bool, "Jumping knowledge: the last layer reads all layers."] = False
+    linear: Annotated[bool, "Linear layers before and after the convs."] = False
     heads: Annotated[Positive, "Attention heads (gat)."] = 4
+    out_heads: Annotated[Positive, "Attention heads of the last conv, averaged (gat)."] = 1
     alpha: Annotated[Annotated[float, Ge(0)], "Strength of the initial residual (gcnii)."] = 0.1
     theta: Annotated[Annotated[float, Ge(0)], "Strength of the identity mapping (gcnii)."] = 0.5
     shared_weights: Annotated[bool, "One weight for both terms of a layer (gcnii)."] = True
