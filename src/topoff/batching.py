@@ -30,7 +30,7 @@ __all__ = ["NodeSets", "partition"]
 Floats = npt.NDArray[np.float64]
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
-DEFAULT_PARTS = 200  # default number of parts on a large graph
+DEFAULT_PARTS = 600  # default number of parts on a large graph: small enough to balance the classes of batches
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 
 
@@ -46,7 +46,7 @@ class NodeSets:
     Attributes:
         method: "kaminpar", "metis" or "random".
         ratio: fraction of the nodes in a batch, in (0, 1].
-        parts: number of parts that are merged. None: `max(batches, min(max(200, 4 * batches), n // 50))` parts;
+        parts: number of parts that are merged. None: `max(batches, min(max(600, 4 * batches), n // 50))` parts;
             with method "random", none at all: each batch is a piece of a random permutation.
         seed: seed of the partition and, together with the epoch, of the merging.
         regroup: merge the parts anew every epoch.

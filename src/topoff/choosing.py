@@ -62,7 +62,8 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
         ratio, why = _ratio(nodes)
         take("ratio", ratio, why)
-        batch = max(1, round(nodes * (config.ratio or ratio)))
+        batched = int(data.train_mask.sum()) if config.train_only and "train_mask" in data else nodes
+        batch = max(1, round(batched * (config.ratio or ratio)))
         take("rank", min(RANK, max(1, batch // NODES_PER_RANK)), f"{NODES_PER_RANK} or more nodes per direction")
         take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
     often = nodes <= CHEAP
@@ -91,7 +92,7 @@ def _ratio(nodes: int) -> tuple[float, str]:
 def _interval(config: Config) -> int:
     """Return the epochs between refreshes, as far as they are fixed."""
     name, _, number = (config.refresh or f"every={REFRESH}").partition("=")
-    return int(number) if name == "every" and number.isdigit() and int(number) > 0 else REFRESH
+    return int(number) if name == "every" and number.isdecimal() and int(number) > 0 else REFRESH
 
 
 def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:

@@ -15,6 +15,7 @@ import dataclasses
 import difflib
 import importlib.resources
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -197,8 +198,15 @@ def write_toml(config: Config, *, command: str) -> str:
     for key in FIELDS:
         value = getattr(config, key)
         if value is not None:
-            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"{key} = {_toml(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Write a value: TOML takes what JSON writes, but for infinity and the control character 127."""
+    if value == math.inf:
+        return "inf"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def difference(old: Config, new: Config) -> list[str]:

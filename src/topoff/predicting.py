@@ -30,6 +30,7 @@ class Trained:
     classes: list[str]
     encoding: dict[str, Any] | None
     weights: dict[str, Tensor]
+    features: int  # columns of x that the model takes
 
 
 def open_run(path: str | Path) -> Trained:
@@ -49,10 +50,10 @@ def open_run(path: str | Path) -> Trained:
     if folder.finished:
         result = folder.read_json("result.json")
         task = Task(result["task"], result["outputs"], result["metric"], center=result["center"], scale=result["scale"])
-        return Trained(folder, config, task, result["classes"], encoding, weights)
+        return Trained(folder, config, task, result["classes"], encoding, weights, result["features"])
     data = graph_of(config)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
-    return Trained(folder, config, task, class_names(data, task), encoding, weights)
+    return Trained(folder, config, task, class_names(data, task), encoding, weights, data.num_features)
 
 
 def graph_of(config: Config, *, encoding: dict[str, Any] | None = None) -> Data:
@@ -70,22 +71,23 @@ def class_names(data: Data, task: Task) -> list[str]:
 
 def model_of(run: Trained, data: Data) -> nn.Module:
     """Build the run's model with its weights, for a graph with the features that it was trained on."""
-    expected = int(run.folder.read_json("result.json")["features"]) if run.folder.finished else data.num_features
-    if data.num_features != expected:
+    if data.num_features != run.features:
         raise ValueError(
-            f"Expected the graph to have {expected} features, as the run was trained on (got {data.num_features}); "
+            f"Expected the graph to have {run.features} features, as the run was trained on (got {data.num_features}); "
             "give a graph with the same columns."
         )
     model = model_for(run.config, data, outputs=run.task.outputs)
+    model = model.to(device_of(run.config.device), data.x.dtype)  # before loading: float64 weights would be rounded
     model.load_state_dict(run.weights)
-    return model.to(device_of(run.config.device), data.x.dtype)
+    return model
 
 
 def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
     """Return the model's output for every node: exact, or as compensated batches give it; (n, outputs)."""
     config, _ = choose(run.config, data)
     model = model_of(run, data)
-    batches: dict[str, Any] = {"ratio": config.ratio or 1.0, "batches": config.batches or "random"}
+    ratio = max(config.ratio or 1.0, 1 / max(1, int(data.num_nodes or 0)))  # another graph may be smaller
+    batches: dict[str, Any] = {"ratio": ratio, "batches": config.batches or "random"}
     if not compensated:
         return predict(model, data, **batches, seed=config.seed).cpu()
     if config.method != "top":

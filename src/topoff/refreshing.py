@@ -41,7 +41,7 @@ class Refreshing:
         if policy == "adaptive":
             return cls(1, adaptive=True)
         name, _, number = policy.partition("=")
-        if name != "every" or not number.isdigit() or int(number) < 1:
+        if name != "every" or not number.isdecimal() or int(number) < 1:
             raise ValueError(f"Expected refresh to be 'never', 'adaptive' or 'every=E' with E >= 1 (got '{policy}').")
         return cls(int(number))
 

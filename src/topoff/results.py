@@ -71,8 +71,8 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
     details: dict[str, Any] = {"batches": reports, "degrees": degree_histogram(degrees)}
     if task.kind == "regression":
         truth, predicted = data.y[test].view(-1), task.predictions(out)[test]
-        step = max(1, len(truth) // POINTS)
-        return details | {"scatter": torch.stack([truth, predicted], dim=1)[::step][:POINTS].tolist()}
+        step = max(1, -(-len(truth) // POINTS))  # rounded up: evenly over all of them
+        return details | {"scatter": torch.stack([truth, predicted], dim=1)[::step].tolist()}
     names = class_names(data, task)
     if task.kind == "multilabel":
         return details | {"classes": names, "per_class": _per_label(out[test] > 0, data.y[test] > 0.5, names)}
@@ -88,7 +88,8 @@ def summarise(results: list[dict[str, Any]], *, command: str) -> dict[str, Any]:
     {'mean': 0.6, 'std': 0.14142135623730948}
     """
     first = results[0]
-    shared = ["metric", "task", "dataset", "nodes", "edges", "features", "model", "method", "parameters", "date", "versions", "machine", "chosen"]
+    shared = ["metric", "task", "dataset", "nodes", "edges", "features", "model", "method", "parameters"]
+    shared += ["date", "versions", "machine", "chosen"]
     scores = {name: mean_std([result[name] for result in results]) for name in (*SPLITS, *AVERAGED)}
     seeds = [result["seed"] for result in results]
     return {**{name: first[name] for name in shared}, "seeds": seeds, **scores, "command": command, "runs": results}

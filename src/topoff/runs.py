@@ -120,7 +120,10 @@ class RunFolder:
         """Return the whole lines of metrics.jsonl; a last one that a killed process left unfinished is dropped."""
         path = self.path / "metrics.jsonl"
         lines = path.read_text().split("\n")[:-1] if path.is_file() else []
-        return [json.loads(line) for line in lines]
+        try:
+            return [json.loads(line) for line in lines]
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Expected {path} to have one JSON object per line (got {error}); train again.") from error
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop the lines after some epochs: they are about to be written again."""
@@ -164,7 +167,11 @@ class RunFolder:
         for name, tensor in flat.items():
             group, _, key = name.partition("/")
             groups.setdefault(group, {})[key] = tensor
-        return Checkpoint(json.loads(metadata["state"]), groups)
+        try:
+            return Checkpoint(json.loads(metadata["state"]), groups)
+        except (KeyError, json.JSONDecodeError) as error:
+            path, got = self.path / CHECKPOINT, f"{type(error).__name__}: {error}"
+            raise ValueError(f"Expected {path} to be the checkpoint of a run (got {got}); train again.") from error
 
 
 def _separate(weights: Weights) -> Weights:

@@ -19,6 +19,12 @@ from torch.nn import functional as F
 from topoff.metrics import LOWER_IS_BETTER, METRICS, metric_for, score
 
 KINDS = ("classes", "binary", "multilabel", "regression")
+METRICS_OF = {
+    "classes": ("accuracy",),
+    "binary": ("roc_auc", "accuracy"),
+    "multilabel": ("micro_f1", "roc_auc"),
+    "regression": ("r2", "rmse", "mae"),
+}
 CLASS_WEIGHTS = ("none", "balanced")
 
 
@@ -67,7 +73,8 @@ def task_of(y: Tensor, *, train_mask: Tensor, metric: str = "auto", class_weight
     """Find the task in the labels: integers are classes (two: binary), (n, c) of 0/1 multi-label, floats regression.
 
     Raises:
-        ValueError: the metric does not exist, or class weights are asked for where there are no classes.
+        ValueError: the metric does not exist or does not suit the labels, or class weights are asked for where there
+            are no classes.
 
     >>> y = torch.tensor([1.0, 3.0, 9.0])
     >>> task = task_of(y, train_mask=torch.tensor([True, True, False]))
@@ -81,6 +88,9 @@ def task_of(y: Tensor, *, train_mask: Tensor, metric: str = "auto", class_weight
     kind, outputs = _kind(y)
     if metric == "auto":
         metric = "roc_auc" if kind == "binary" else metric_for(y)
+    if metric not in METRICS_OF[kind]:  # said before the first epoch, not after it
+        suitable = f"{', '.join(METRICS_OF[kind])}, which suit the labels ({kind})"
+        raise ValueError(f"Expected metric to be 'auto' or one of {suitable} (got '{metric}').")
     if kind == "regression":
         if class_weight != "none":
             raise ValueError("Expected class_weight to be 'none' for a regression target (got 'balanced').")

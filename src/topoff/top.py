@@ -66,7 +66,8 @@ class TOP:
         tolerance: a certificate above this warns.
         seed: of partition, initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `dropout.py`).
-        cache: keep partition and first compensation on disk, named by the content of graph, model and settings.
+        cache: keep partition and first compensation on disk, named by the content of graph, model and settings; with a
+            `call`, whose meaning no name can hold, or with `regroup`, the partition alone.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
         progress: told what is being done, how much of it is done and how much there is.
 
@@ -170,7 +171,7 @@ class TOP:
         )
         self._loader.epoch = self._fitted_at = epoch
         self.fitted_ = _copied(networks[0])
-        if self.cache and self.compensator.rank and not self.sets.regroup:
+        if self.cache and self.compensator.rank and not self.sets.regroup and self.call is None:
             key = f"compensation-{self._fingerprint(networks)}"
             self._loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:
@@ -193,10 +194,10 @@ class TOP:
     def _fingerprint(self, networks: Sequence[nn.Module]) -> str:
         """Hash all that a compensation depends on: graph, batches, networks (code and weights), estimator, versions."""
         tensors = [self.data.x, self.data.edge_index, *(self.data[key] for key in self.graph.edge_level)]
-        tensors += [nodes for nodes in self.sets.of(0)]
+        tensors += self.sets.of(0)
         tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
-        words = [fingerprint(plain(self.model)), repr(settings), str(self.call), *map(version, ("topoff", "torch"))]
+        words = [fingerprint(plain(self.model)), repr(settings), *map(version, ("topoff", "torch"))]
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
 
     def state(self) -> dict[str, Any]:
@@ -246,8 +247,9 @@ class TOP:
         return self.certificate_
 
     def refresh_due(self) -> bool:
-        """Whether the basis is old enough to be replaced before the epoch that comes."""
-        return self.refreshing.due(self.prepare().epoch - self._fitted_at)
+        """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
+        age = self.prepare().epoch - self._fitted_at
+        return self.compensator.rank_ > 0 and self.refreshing.due(age)
 
     def refresh(self) -> Tensor:
         """Re-estimate from the model's current embeddings; return the exact output that comes with them (n, out).
@@ -413,8 +415,9 @@ class TOP:
         return compare_gradients(gradient(self.model, self, batches, loss=loss), truth)
 
     def _random_networks(self) -> list[nn.Module]:
-        """Return the random initialisations behind the first basis."""
-        return [reinitialised(self.model, self._init_seed(number)) for number in range(1, self.inits)]
+        """Return the random initialisations behind the first basis; none where nothing is compensated."""
+        inits = self.inits if self.compensator.rank else 1
+        return [reinitialised(self.model, self._init_seed(number)) for number in range(1, inits)]
 
     def _init_seed(self, number: int) -> int:
         """Return the seed of a random initialisation; 0 is the held-out one."""

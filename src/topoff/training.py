@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.building import make_model
 from topoff.cache import content_hash
 from topoff.choosing import Choice
 from topoff.config import Config
 from topoff.invariance import RelativeError
 from topoff.memory import peak_memory
 from topoff.methods import METHODS, Method
-from topoff.models import make_model
 from topoff.runs import Checkpoint, RunFolder
 from topoff.tasks import Task, task_of
 

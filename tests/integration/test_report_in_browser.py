@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from runs import HEADINGS, make_run, make_seeds
 from topoff.report import build_report
-from unit.test_report import HEADINGS, make_run, make_seeds
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")

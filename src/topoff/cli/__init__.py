@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import warnings
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from topoff import __version__
 from topoff.cli import convert, evaluate, info, measure, partition, predict, report, train
 from topoff.cli.options import with_settings
 
+MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
+NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have no exception of their own
+
+
+class Stopped(Exception):  # noqa: N818
+    """Say that the user stopped a verb, and how to go on."""
+
+
+class _Verbs(TyperGroup):
+    """Run a verb; typer would turn Ctrl-C into a silent exit."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop) or "Stopped.") from None
+
+
 app = typer.Typer(
+    cls=_Verbs,
     help="Graph neural networks in mini-batches that behave like the whole graph.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -44,20 +67,37 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app(args=arguments, prog_name="topoff")
-    except KeyboardInterrupt as stop:
-        raise SystemExit(_say(str(stop) or "Stopped.", code=1)) from None
-    except (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            app(args=arguments, prog_name="topoff")
+    except (Stopped, KeyboardInterrupt) as stop:
+        raise SystemExit(_say(str(stop) or "Stopped.", 1)) from None
+    except Exception as error:
         if debug:
             raise
-        raise SystemExit(_say(str(error), code=2)) from error
-    except OSError as error:
-        if debug:
-            raise
-        raise SystemExit(_say(f"{error}; nothing that was saved is lost.", code=1)) from error
+        raise SystemExit(_say(*_sentence(error))) from error
 
 
-def _say(text: str, *, code: int) -> int:
+def _sentence(error: Exception) -> tuple[str, int]:
+    """Return what to say of an error, and the exit code."""
+    mistake = isinstance(error, MISTAKES) or getattr(error, "errno", None) in NO_PLACE
+    if isinstance(error, OSError) and error.filename is not None and mistake:  # the system's own: it names no remedy
+        blocked = isinstance(error, FileExistsError | NotADirectoryError)
+        got = "a file where a folder is needed" if blocked else error.strerror
+        return f"Expected to use {error.filename} (got {got}); choose a place that can be read and written.", 2
+    if mistake:
+        return str(error), 2
+    if isinstance(error, OSError):
+        return f"{error}; nothing that was saved is lost.", 1
+    return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning in one line, without the place in the code."""
+    _say(f"warning: {message}", 0)
+
+
+def _say(text: str, code: int) -> int:
     """Print one line on stderr; return the exit code."""
     typer.echo(f"topoff: {' '.join(text.split())}", err=True)
     return code

@@ -11,6 +11,7 @@ from topoff.training import Listener
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 
 def duration(seconds: float) -> str:
@@ -36,6 +37,13 @@ def percent(value: float | None, *, metric: str = "accuracy") -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if metric in ("rmse", "mae", "r2") else f"{100 * value:.2f} %"
+
+
+def working(what: str, *, quiet: bool) -> Status:
+    """Turn a spinner beside a few words on a terminal, until the work inside is done; show nothing elsewhere."""
+    from rich.console import Console
+
+    return Console(stderr=True, quiet=quiet).status(what)
 
 
 class Display(Listener):

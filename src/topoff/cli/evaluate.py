@@ -27,11 +27,14 @@ def evaluate(
     from topoff.memory import keep_freed_memory
 
     keep_freed_memory()
+    from topoff.cli.display import working
     from topoff.predicting import evaluate as score
     from topoff.predicting import open_run
 
     trained = open_run(run)
-    result = score(trained, graph_for(trained, data, root=root, labels=True), compensated=compensated)
+    with working("scoring", quiet=quiet):
+        result = score(trained, graph_for(trained, data, root=root, labels=True), compensated=compensated)
+    result = json.loads(json.dumps(result), parse_constant=lambda _: None)  # an empty split scores NaN: no JSON
     if not quiet and not as_json:
         _print(result, title=str(run))
     if as_json:
@@ -48,7 +51,8 @@ def graph_for(trained: Any, source: str | None, *, root: str | None, labels: boo
     changed = make_config(vars(trained.config), {"dataset": source, "root": root})
     graph = graph_of(changed, encoding=trained.encoding)
     if labels and any(graph.get(name) is None for name in ("y", "train_mask", "val_mask", "test_mask")):
-        raise ValueError(f"Expected {source} to have labels to score against (got none); use `topoff predict`.")
+        name = changed.dataset
+        raise ValueError(f"Expected {name} to have labels to score against (got none); use `topoff predict`.")
     return graph
 
 
@@ -66,4 +70,4 @@ def _print(result: dict[str, Any], *, title: str) -> None:
         table.add_row(split, *(percent(value, metric=result["metric"]) for value in cells))
     if beside:
         table.add_row("fidelity", "", percent(beside["fidelity"]))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)

@@ -30,17 +30,19 @@ def predict(
     """Predict the label of every node, with probabilities, exactly on the whole graph."""
     if out.suffix not in (".parquet", ".csv", ".npz"):
         raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{out}').")
-    if out.exists() and not overwrite:
+    if out.is_dir() or (out.exists() and not overwrite):
         raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
     from topoff.memory import keep_freed_memory
 
     keep_freed_memory()
+    from topoff.cli.display import working
     from topoff.predicting import open_run, outputs, prediction_table, write_predictions
 
     trained = open_run(run)
-    graph = graph_for(trained, data, root=root, labels=False)
-    table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
-    write_predictions(table, out)
+    with working("predicting", quiet=quiet):
+        graph = graph_for(trained, data, root=root, labels=False)
+        table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
+        write_predictions(table, out)
     summary = {"out": str(out), "nodes": len(table["node"]), "columns": list(table), "exact": not compensated}
     if as_json:
         typer.echo(json.dumps(summary))

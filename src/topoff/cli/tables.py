@@ -20,7 +20,7 @@ def print_choices(choices: list[Choice]) -> None:
     """Say what was chosen for the user, and why; on stderr, since it is no result."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     for choice in choices:
         console.print(f"chosen: {choice.what} = {choice.value} ({choice.why})", highlight=False, soft_wrap=True)
 
@@ -44,7 +44,7 @@ def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: T
     table.add_row("estimated peak memory", f"about {readable(cost.memory)}")
     for choice in choices:
         table.add_row(f"chosen: {choice.what}", f"{choice.value} ({choice.why})")
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # a folder may be called "[bold]"
 
 
 def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
@@ -65,7 +65,7 @@ def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
     table.add_row("parameters", f"{result['parameters']:,}")
     if "seeds" in result:
         table.add_row("seeds", ", ".join(map(str, result["seeds"])))
-    console = Console()
+    console = Console(markup=False, emoji=False)
     console.print(table)
     console.print(f"run: {folder}   report: {page}", highlight=False, soft_wrap=True)
 

@@ -6,9 +6,12 @@ import datetime
 import json
 import re
 import shlex
+import shutil
 import signal
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +19,7 @@ import typer
 
 from topoff.config import Config, make_config, parse_config, parse_seeds, parse_settings, read_config, write_toml
 from topoff.config import difference as config_difference
-from topoff.runs import RunFolder
+from topoff.runs import CHECKPOINT, RunFolder
 
 if TYPE_CHECKING:
     from topoff.training import Training
@@ -38,7 +41,7 @@ def train(
     setting: Annotated[list[str] | None, typer.Option("--set", help="key=value; wins over file and flags.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, such as 0-9 or 0,3; mean and std.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: runs/<dataset>-<model>-<time>]")
+        Path | None, typer.Option(help="Folder of the run. [default: runs/<dataset>-<model>-<method>-<time>]")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
@@ -55,7 +58,7 @@ def train(
     given = [read_config(config)] if config else []
     given += [{"dataset": dataset} if dataset else {}, settings, parse_settings(setting or [])]
     if resume is not None:
-        folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds})
+        folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds, "--overwrite": overwrite or None})
         top = resume
     else:
         base = make_config(*given)
@@ -65,9 +68,8 @@ def train(
     if dry_run:
         job.explain(folders[0][1], as_json=as_json)
         return
-    if resume is None:
-        _create(top, folders, overwrite=overwrite)
-    result = job.run(folders)
+    with nullcontext() if resume else _created(top, folders, overwrite=overwrite):
+        result = job.run(folders)
     if as_json:
         typer.echo(json.dumps(result))
 
@@ -82,12 +84,39 @@ def _planned(base: Config, top: Path, *, seeds: list[int] | None) -> Planned:
     return [(RunFolder(top / f"seed-{seed}"), make_config(vars(base), {"seed": seed})) for seed in seeds]
 
 
-def _create(top: Path, folders: Planned, *, overwrite: bool) -> None:
-    """Make the folders of a run and write its settings."""
-    RunFolder(top).create(overwrite=overwrite)
-    for folder, config in [(RunFolder(top), folders[0][1]), *folders]:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        folder.write("config.toml", write_toml(config, command=command()))
+@contextmanager
+def _created(top: Path, folders: Planned, *, overwrite: bool) -> Iterator[None]:
+    """Make the folders of a run and write its settings; where nothing comes to be trained, leave all as it was.
+
+    Raises:
+        ValueError: the run to be replaced is where the user stands.
+    """
+    place = top.resolve()
+    old = place.with_name(f".{place.name}.old") if overwrite and (top / "config.toml").is_file() else None
+    if old is None:
+        RunFolder(top).create()
+    elif Path.cwd().is_relative_to(place):
+        raise ValueError(f"Expected --overwrite from outside the run (got {top}, which holds this folder); go up.")
+    else:
+        shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed
+        place.rename(old)
+    try:
+        for folder, config in [(RunFolder(top), folders[0][1]), *folders]:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.write("config.toml", write_toml(config, command=command()))
+        yield
+    finally:
+        trained = _trained(top)
+        if not trained:
+            shutil.rmtree(top, ignore_errors=True)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True) if trained else old.rename(place)
+
+
+def _trained(top: Path) -> bool:
+    """Whether a run, or one of its seeds, has finished an epoch or left a checkpoint."""
+    kept = [path for folder in (top, *top.glob("seed-*")) for path in (folder / "metrics.jsonl", folder / CHECKPOINT)]
+    return any(path.is_file() and path.stat().st_size for path in kept)
 
 
 def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) -> Planned:
@@ -177,13 +206,14 @@ class Job:
         if folder.finished:
             return folder.read_json("result.json")
         from topoff.choosing import choose
-        from topoff.cli.display import Board, Display, Several
+        from topoff.cli.display import Board, Display, Several, working
         from topoff.cli.tables import print_choices
         from topoff.predicting import graph_of
         from topoff.tasks import task_of
         from topoff.training import Training
 
-        data = graph_of(config)
+        with working("loading the graph", quiet=self.quiet):
+            data = graph_of(config)
         chosen, choices = choose(config, data)
         if self.show and choices:
             print_choices(choices)
@@ -235,5 +265,5 @@ class _stopping:  # noqa: N801
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if kind is KeyboardInterrupt:
-            error.args = (f"Stopped; go on with: topoff train --resume {self.top}",)  # type: ignore[union-attr]
+        if kind is KeyboardInterrupt and _trained(self.top):
+            error.args = (f"Stopped; go on with: topoff train --resume {shlex.quote(str(self.top))}",)  # type: ignore[union-attr]

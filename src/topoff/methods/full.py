@@ -22,7 +22,8 @@ class Full:
         # one random batch, nothing to compensate: the wrapper runs the model on the fast operator
         settings: dict[str, Any] = {"batches": "random", "ratio": 1.0, "rank": 0, "refresh": "never", "seed": seed}
         self.top = TOP(model, data, **settings, fast_dropout=fast_dropout)
-        self._epoch = 0
+        self._taken = False  # the step of this epoch
+        self._resumed = False  # that was loaded
 
     def __len__(self) -> int:
         """Count the steps of an epoch: one."""
@@ -34,9 +35,11 @@ class Full:
         self._whole = whole_graph(self.top.graph, self.top.plan)
 
     def batches(self) -> Iterator[Data]:
-        """Yield the whole graph, once."""
-        self._epoch += 1
-        yield self.top.placed(self._whole)
+        """Yield the whole graph, once; nothing where the step of this epoch was taken before the state was saved."""
+        if not self._resumed:
+            self._taken = True
+            yield self.top.placed(self._whole)
+        self._taken = self._resumed = False
 
     def forward(self, batch: Data) -> Tensor:
         """Return the output."""
@@ -64,8 +67,8 @@ class Full:
         return []
 
     def state(self) -> dict[str, Any]:
-        """Return the number of epochs begun."""
-        return {"epoch": self._epoch}
+        """Return whether the step of this epoch was taken."""
+        return {"taken": self._taken}
 
     def weights(self) -> dict[str, Tensor]:
         """Return nothing: the current weights are all."""
@@ -74,4 +77,4 @@ class Full:
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on."""
         self.prepare()
-        self._epoch = state["epoch"]
+        self._taken = self._resumed = bool(state["taken"])
