@@ -119,7 +119,7 @@ def _described(value: Any, *, depth: int = DEPTH) -> str:
     """Describe a setting by its content; an object of a library, or one that lies deep, by its class alone."""
     if value is None or isinstance(value, int | float | str):
         return repr(value)
-    if isinstance(value, Tensor) and value.layout == torch.strided:
+    if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_complex():
         return content_hash(str(value.dtype), value.detach().cpu().double().numpy())
     if isinstance(value, type | types.BuiltinFunctionType):
         return _name(value)

@@ -41,6 +41,7 @@ from topoff.plan import Plan, make_plan
 from topoff.refreshing import Refreshing
 
 MASKS = ("train", "val", "test")
+VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
 NARROW, WIDE = 3, 8  # columns of the basis per unit of rank, with and without refresh
 
 
@@ -197,7 +198,7 @@ class TOP:
         tensors += self.sets.of(0)
         tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
-        words = [fingerprint(plain(self.model)), repr(settings), *map(version, ("topoff", "torch"))]
+        words = [fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
 
     def state(self) -> dict[str, Any]:

@@ -172,6 +172,8 @@ class Training:
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
         self._masks = {name: data[f"{name}_mask"] for name in SPLITS}
         self._saved_at = time.monotonic()
+        # once: large graphs take seconds to hash
+        self._origin: dict[str, Any] = {"data": data_hash(data), "versions": versions()}
 
     def run(self) -> Progress:
         """Train to the end, from the checkpoint where there is one; raise KeyboardInterrupt, saved, when stopped."""
@@ -306,9 +308,8 @@ class Training:
             "progress": asdict(progress),
             "method": method.state(),
             "groups": saved["param_groups"],
-            "data": data_hash(self.data),
-            "versions": versions(),
             "threads": torch.get_num_threads(),
+            **self._origin,
         }
         tensors = {
             "model": self.parts.model.state_dict(),
@@ -343,12 +344,12 @@ class Training:
 
     def _refuse_difference(self, state: dict[str, Any]) -> None:
         """Refuse to go on with another graph or other versions."""
-        if state["data"] != data_hash(self.data):
+        content, now = self._origin["data"], self._origin["versions"]
+        if state["data"] != content:
             raise ValueError(
-                f"Expected the graph that the run began with (got another one: content {data_hash(self.data)[:8]} "
+                f"Expected the graph that the run began with (got another one: content {content[:8]} "
                 f"instead of {state['data'][:8]}); restore the data, or start a new run."
             )
-        now = versions()
         pairs = [(name, old, now.get(name)) for name, old in state["versions"].items()]
         changed = [f"{name} {old} -> {new}" for name, old, new in pairs if new != old]
         if changed:

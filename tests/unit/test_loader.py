@@ -1,7 +1,10 @@
 """Batches in order: each node once, shuffled by seed and epoch, resumable, with their supplements."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor
@@ -149,6 +152,56 @@ def test_compensating_anew_replaces_the_compensation_and_keeps_the_structure() -
     assert loader.batches()[0] is batch
     assert batch.supplement.structure is structure
     assert not torch.equal(batch.supplement.compensation.read, old.read)
+
+
+# what is saved
+
+
+def loader_with(kind: type[torch.nn.Module], *, estimator: str = "ridge", anchors: int | None = None) -> Loader:
+    """Load 60 nodes in six batches, compensated for a model of some kind, always in the same way."""
+    data = communities()
+    graph, model = Graph(data), kind(5, 6, num_layers=2).double()
+    plan = make_plan(model, graph)
+    rows = torch.randn(60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    compensator = Compensator(3, estimator=estimator, anchors=anchors).fit(graph, plan, blocks=[rows])
+    sets = NodeSets(method="random", ratio=1 / 6).fit(data)
+    return Loader(graph, plan, sets=sets, compensator=compensator)
+
+
+@pytest.mark.parametrize("kind", [gnn.GCN, gnn.GAT])  # linear path, general path
+@pytest.mark.parametrize("options", [{}, {"estimator": "paper"}, {"estimator": "released", "anchors": 5}], ids=str)
+def test_saved_compensations_are_put_back_to_the_bit(
+    kind: type[torch.nn.Module], options: dict[str, object], tmp_path: Path
+) -> None:
+    loader = loader_with(kind, **options)
+    np.savez(tmp_path / "saved.npz", **loader.saved())
+    other = Loader(loader.graph, loader.plan, sets=loader.sets, compensator=Compensator(3))
+    with np.load(tmp_path / "saved.npz", allow_pickle=False) as arrays:
+        other.restore(dict(arrays))
+    assert other.compensator is not None
+    assert other.compensator.rank_ == 3
+    assert not other.compensator.is_fitted  # the basis itself is not saved
+    for one, two in zip(loader.batches(), other.batches(), strict=True):
+        old, new = one.supplement.compensation, two.supplement.compensation
+        assert torch.equal(old.read, new.read)
+        assert (old.rank, old.condition) == (new.rank, new.condition)
+        assert (old.anchors is None) == (new.anchors is None) == (options == {})
+        assert old.anchors is None or torch.equal(old.anchors, new.anchors)
+        for group in ("spread", "halo"):
+            before, after = getattr(old, group), getattr(new, group)
+            assert before.keys() == after.keys()
+            assert all(torch.equal(matrix, after[key]) for key, matrix in before.items())
+
+
+def test_every_matrix_is_saved() -> None:
+    arrays = loader_with(gnn.GCN).saved()
+    places = sorted({name.partition(".")[2] for name in arrays if "." in name})
+    assert places == ["numbers", "read", "spread.0"]
+    assert int(arrays["rank"]) == 3
+    assert len(arrays) == 6 * 3 + 1
+
+
+# what is told
 
 
 def test_progress_is_told() -> None:

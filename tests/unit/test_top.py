@@ -1,7 +1,12 @@
 """TOP from the user's side: ten lines, refreshes, exact scores, fidelity, and clear refusals."""
 
 import copy
+import json
 import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +17,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN
 
 import topoff
+import topoff.models
+import topoff.top
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, NodeSets, predict
 from topoff.aggregation import Operator
@@ -300,16 +307,67 @@ def test_a_refresh_without_rank_is_a_prediction() -> None:
     assert torch.allclose(top.refresh(), top.predict(), atol=1e-6)
 
 
-@pytest.mark.parametrize("policy", ["", "every", "every=", "every=0", "every=-1", "every=1.5", "each=5", "adaptive"])
+@pytest.mark.parametrize("policy", ["", "every", "every=", "every=0", "every=-1", "every=1.5", "each=5"])
 def test_other_policies_are_refused(policy: str) -> None:
-    with pytest.raises(ValueError, match=rf"refresh to be 'never' or 'every=E' with E >= 1 \(got '{policy}'\)"):
+    expected = rf"refresh to be 'never', 'adaptive' or 'every=E' with E >= 1 \(got '{policy}'\)"
+    with pytest.raises(ValueError, match=expected):
         top_of(refresh=policy)
 
 
 @pytest.mark.parametrize("policy", [5, None])
 def test_a_policy_that_is_no_string_is_refused(policy: object) -> None:
-    with pytest.raises(ValueError, match="refresh to be 'never' or 'every=E'"):
+    with pytest.raises(ValueError, match="refresh to be 'never', 'adaptive' or 'every=E'"):
         top_of(refresh=policy)
+
+
+def test_an_adaptive_basis_is_refreshed_as_often_as_it_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+    top = top_of(refresh="adaptive")
+    epochs = refreshes(top, monkeypatch)
+    for _ in range(9):
+        list(top)  # a model that is not trained does not age: the interval doubles
+    assert epochs == [1, 3, 7]
+    assert repr(top).endswith("refresh=adaptive)")
+
+
+def test_an_adaptive_basis_follows_the_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    top = top_of(refresh="adaptive")
+    epochs = refreshes(top, monkeypatch)
+    told = iter([0.2, 0.2, 0.9, 0.2, 0.2])
+    monkeypatch.setattr("topoff.loader.Residual.pooled", lambda residual: certificates[-1])
+    certificates: list[float] = []
+    refresh = top.refresh
+
+    def announced() -> Tensor:
+        certificates.append(next(told))
+        return refresh()
+
+    monkeypatch.setattr(top, "refresh", announced)
+    for _ in range(11):
+        list(top)
+    assert epochs == [1, 3, 7, 9]  # after 1, 2 and 4 epochs, then, much worse, after 2
+
+
+def test_when_a_refresh_is_due() -> None:
+    top = top_of(refresh="every=2")
+    due = []
+    for _ in range(3):
+        due.append(top.refresh_due())
+        list(top)
+    assert due == [False, False, True]
+    assert not top.refresh_due()  # the third epoch began with one
+    list(top)
+    assert top.refresh_due()
+    top.refresh()
+    assert not top.refresh_due()
+
+
+def test_without_a_basis_nothing_is_ever_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    top = top_of(rank=0, refresh="every=1")
+    epochs = refreshes(top, monkeypatch)
+    for _ in range(3):
+        list(top)
+    assert epochs == []
+    assert not top.refresh_due()
 
 
 # certificates
@@ -490,6 +548,312 @@ def test_fidelity_of_rank_zero() -> None:
 
 def test_the_memory_of_a_gradient_is_estimated() -> None:
     assert top_of().gradient_memory() == 4 * 60 * (16 + 16 + 4) * 4
+
+
+# faster dropout
+
+
+class Dropping(nn.Module):
+    """Drops by a module of torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.second = gnn.GCNConv(5, 8), nn.Dropout(0.5), gnn.GCNConv(8, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.drop(self.first(x, edge_index).relu()), edge_index)
+
+
+def test_faster_dropout_draws_other_masks_and_leaves_the_model_as_it_was() -> None:
+    outputs = []
+    for fast in (False, False, True):
+        torch.manual_seed(0)
+        model = Dropping()
+        top = top_of(model, fast_dropout=fast)
+        batch = next(iter(top))
+        torch.manual_seed(1)
+        outputs.append(top(batch))
+        assert type(model.drop) is nn.Dropout
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+def test_faster_dropout_changes_no_evaluation() -> None:
+    model = Dropping()
+    slow, fast = (top_of(model, fast_dropout=fast) for fast in (False, True))
+    assert torch.equal(slow.predict(), fast.predict())
+    assert torch.equal(slow.compensated_outputs(), fast.compensated_outputs())
+
+
+# states
+
+
+def losses_of(top: TOP, *, steps: int, optimiser: torch.optim.Optimizer) -> list[float]:
+    """Take some steps, over several epochs if need be, the last of which is left where it stands."""
+    found: list[float] = []
+    while len(found) < steps:
+        for batch in top:
+            loss = F.cross_entropy(top(batch)[batch.train_mask], batch.y[batch.train_mask])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            found.append(loss.item())
+            if len(found) == steps:
+                break
+    return found
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"refresh": "never"},
+        {"refresh": "every=1"},
+        {"refresh": "adaptive", "regroup": True},
+        {"refresh": "every=1", "train_only": True, "rank": 4},
+    ],
+    ids=str,
+)
+def test_a_restored_top_goes_on_to_the_bit(options: dict[str, object], steps: int) -> None:
+    model = gcn()
+    top = top_of(model, **options)
+    losses_of(top, steps=steps, optimiser=torch.optim.SGD(model.parameters(), lr=0.1))
+    state, fitted, weights = json.loads(json.dumps(top.state())), top.fitted_, copy.deepcopy(model.state_dict())
+    other = gcn()
+    other.load_state_dict(weights)
+    restored = top_of(other, **options)
+    restored.restore(state, fitted=fitted)
+    assert json.loads(json.dumps(restored.state())) == state
+    loader = top.prepare()
+    loader.load_state_dict(loader.state_dict())  # the epoch is not left but taken up
+    ends = [torch.optim.SGD(one.model.parameters(), lr=0.1) for one in (top, restored)]
+    rest = [losses_of(one, steps=7, optimiser=end) for one, end in zip((top, restored), ends, strict=True)]
+    assert rest[0] == rest[1]
+
+
+def test_a_prepared_top_cannot_be_restored() -> None:
+    top = top_of()
+    state = top.state()
+    with pytest.raises(
+        RuntimeError, match=r"restore\(\) before anything is prepared \(got a prepared TOP\); make a new"
+    ):
+        top.restore(state, fitted=top.fitted_)
+
+
+def test_the_weights_behind_the_basis_are_a_copy() -> None:
+    top = top_of(refresh="never")
+    before = copy.deepcopy(top.model.state_dict())
+    train(top, 1)
+    assert all(torch.equal(value, before[name]) for name, value in top.fitted_.items())
+    top.refresh()
+    assert all(torch.equal(value, top.model.state_dict()[name]) for name, value in top.fitted_.items())
+
+
+# the cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def compensations(top: TOP) -> list[Tensor]:
+    """Return all matrices of all batches."""
+    found: list[Tensor] = []
+    for batch in top.prepare().batches():
+        made = batch.supplement.compensation
+        found += [made.read, *made.spread.values(), *made.halo.values()]
+        found += [] if made.anchors is None else [made.anchors]
+        found.append(torch.tensor([made.rank, made.condition]))
+    return found
+
+
+def equal(one: list[Tensor], two: list[Tensor]) -> bool:
+    return len(one) == len(two) and all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def embeddings_of(top: TOP, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Prepare, and count the networks that are embedded."""
+    calls = []
+    embed = topoff.top.embed
+
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        calls.append(args)
+        return embed(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("topoff.top.embed", counted)
+        top.prepare()
+    return len(calls)
+
+
+def seeded(kind: Callable[[], nn.Module] = gcn) -> nn.Module:
+    """Return a model with the weights of one seed."""
+    torch.manual_seed(5)
+    return kind()
+
+
+KINDS: dict[str, Callable[[], nn.Module]] = {
+    "linear path": gcn,
+    "general path": lambda: gnn.GAT(5, 8, num_layers=2, out_channels=4, heads=2),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"estimator": "paper", "rank": 4}, {"train_only": True, "rank": 4}], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_second_of_two_alike_embeds_nothing(
+    kind: str, options: dict[str, object], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, first, second = (
+        top_of(seeded(KINDS[kind]), batches="kaminpar", cache=on, **options) for on in (False, True, True)
+    )
+    assert embeddings_of(first, monkeypatch) == 1
+    assert embeddings_of(second, monkeypatch) == 0
+    assert equal(compensations(plain), compensations(first))
+    assert equal(compensations(first), compensations(second))
+    assert second.compensator.rank_ == first.compensator.rank_
+    assert second.certificate_ == first.certificate_
+    assert train(first, 6) == train(second, 6) == train(plain, 6)  # through a refresh, too
+
+
+def test_nothing_is_kept_unless_asked_for(cache: Path) -> None:
+    top_of(batches="kaminpar").prepare()
+    assert list(cache.iterdir()) == []
+    top_of(cache=True, rank=0).prepare()
+    assert list(cache.iterdir()) == []
+
+
+class Doubled(GCN):
+    """Has the weights of a GCN, and another forward."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(2 * x, edge_index)
+
+
+class Tripled(GCN):
+    """Differs from `Doubled` in a number."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(3 * x, edge_index)
+
+
+def other_edges() -> Data:
+    data = small()
+    data.edge_index = data.edge_index[:, 2:]
+    return data
+
+
+def other_features() -> Data:
+    data = small()
+    data.x[0, 0] += 1
+    return data
+
+
+def network(**options: Any) -> Callable[[], nn.Module]:
+    return lambda: topoff.models.GCN(5, 16, out_channels=4, num_layers=3, **options)
+
+
+def gcnii(**options: Any) -> Callable[[], nn.Module]:
+    return lambda: topoff.models.GCNII(5, 16, out_channels=4, num_layers=3, **options)
+
+
+def of_sizes(kind: type[GCN]) -> Callable[[], nn.Module]:
+    return lambda: kind(5, 16, num_layers=3, out_channels=4)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ({}, {"seed": 1}),
+        ({}, {"rank": 7}),
+        ({}, {"ratio": 0.5}),
+        ({}, {"estimator": "released"}),
+        ({}, {"ridge": 0.1}),
+        ({}, {"inits": 2}),
+        ({}, {"refresh": "never", "inits": 1}),  # a wider regression
+        ({"estimator": "paper"}, {"estimator": "paper", "anchors": 12}),
+        ({}, {"data": other_edges()}),
+        ({}, {"data": other_features()}),
+        ({}, {"data": small(weighted=True)}),
+        ({}, {"kind": of_sizes(Doubled)}),
+        ({"kind": of_sizes(Doubled)}, {"kind": of_sizes(Tripled)}),
+        ({}, {"kind": lambda: gcn(act="tanh")}),
+        ({"kind": network()}, {"kind": network(residual=False)}),  # the same weights, the same repr
+        ({"kind": gcnii()}, {"kind": gcnii(alpha=0.5)}),
+    ],
+    ids=lambda options: ",".join(options) or "plain",
+)
+def test_whatever_differs_is_estimated_anew(
+    one: dict[str, Any], two: dict[str, Any], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(options: dict[str, Any], *, kept: bool) -> TOP:
+        options = dict(options)
+        return top_of(seeded(options.pop("kind", gcn)), options.pop("data", None), cache=kept, **options)
+
+    made(one, kept=True).prepare()
+    other = made(two, kept=True)
+    assert embeddings_of(other, monkeypatch) > 0
+    assert equal(compensations(other), compensations(made(two, kept=False)))
+    assert embeddings_of(made(one, kept=True), monkeypatch) == 0
+
+
+def test_other_weights_are_estimated_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top_of(seeded(), cache=True).prepare()
+    model = seeded()
+    model.convs[0].bias.data[0] += 1e-3
+    assert embeddings_of(top_of(model, cache=True), monkeypatch) == 1
+
+
+def test_other_versions_are_estimated_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top_of(seeded(), cache=True).prepare()
+    for name in ("topoff", "torch", "torch_geometric"):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "topoff.top.version", lambda package, name=name: "9.9" if package == name else version(package)
+            )
+            assert embeddings_of(top_of(seeded(), cache=True), monkeypatch) == 1
+
+
+def test_a_call_of_ones_own_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def called(factor: float) -> TOP:
+        return top_of(seeded(), cache=True, call=lambda model, batch: model(factor * batch.x, batch.edge_index))
+
+    embeddings_of(called(1.0), monkeypatch)
+    second = called(9.0)
+    assert embeddings_of(second, monkeypatch) == 1
+    assert list(cache.iterdir()) == []
+
+
+def test_regrouped_batches_are_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        top = top_of(seeded(), cache=True, regroup=True)
+        assert embeddings_of(top, monkeypatch) == 1
+        assert len(list(top)) == len(list(top)) == 4
+
+
+def test_a_damaged_file_is_made_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = top_of(seeded(), cache=True)
+    first.prepare()
+    (file,) = cache.glob("compensation-*.npz")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    second = top_of(seeded(), cache=True)
+    with pytest.warns(RuntimeWarning, match=r"to be a readable cache file \(got .*\); it is built again"):
+        assert embeddings_of(second, monkeypatch) == 1
+    assert equal(compensations(first), compensations(second))
+    assert embeddings_of(top_of(seeded(), cache=True), monkeypatch) == 0
+
+
+def test_a_restored_basis_is_taken_from_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = top_of(seeded(), cache=True, refresh="every=1")
+    train(top, 2)
+    state, fitted = top.state(), top.fitted_
+    restored = [top_of(seeded(), cache=True, refresh="every=1") for _ in range(2)]
+    for one in restored:
+        one.restore(state, fitted=fitted)
+    assert equal(compensations(restored[0]), compensations(top))
+    assert equal(compensations(restored[1]), compensations(top))
 
 
 # initialisations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -68,7 +69,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warn
+            warnings.showwarning = _warner()
             app(args=arguments, prog_name="topoff")
     except (Stopped, KeyboardInterrupt) as stop:
         raise SystemExit(_say(str(stop) or "Stopped.", 1)) from None
@@ -92,9 +93,16 @@ def _sentence(error: Exception) -> tuple[str, int]:
     return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning in one line, without the place in the code."""
-    _say(f"warning: {message}", 0)
+def _warner() -> Callable[..., None]:
+    """Return a function that prints a warning in one line, without its place in the code, and once wherever it is."""
+    told = set()
+
+    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in told:
+            told.add(str(message))
+            _say(f"warning: {message}", 0)
+
+    return warn
 
 
 def _say(text: str, code: int) -> int:

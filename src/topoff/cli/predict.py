@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,9 @@ def predict(
     """Predict the label of every node, with probabilities, exactly on the whole graph."""
     if out.suffix not in (".parquet", ".csv", ".npz"):
         raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{out}').")
-    if out.is_dir() or (out.exists() and not overwrite):
+    if out.is_dir():
+        raise ValueError(f"Expected --out to be a file (got the folder {out}); choose another name.")
+    if out.exists() and not overwrite:
         raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
     from topoff.memory import keep_freed_memory
 
@@ -39,6 +42,7 @@ def predict(
     from topoff.predicting import open_run, outputs, prediction_table, write_predictions
 
     trained = open_run(run)
+    _check_writable(out)
     with working("predicting", quiet=quiet):
         graph = graph_for(trained, data, root=root, labels=False)
         table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
@@ -48,3 +52,18 @@ def predict(
         typer.echo(json.dumps(summary))
     elif not quiet:
         typer.echo(f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}")
+
+
+def _check_writable(out: Path) -> None:
+    """Refuse a place that cannot be written before anything is computed.
+
+    Raises:
+        ValueError: nothing can be written there.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise ValueError(
+            f"Expected to write {out} (got {error.strerror}); choose a place that can be written."
+        ) from error
