@@ -39,6 +39,7 @@ def load(
     split: int = 0,
     seed: int = 0,
     encoding: Mapping[str, Any] | None = None,
+    labels: bool = True,
 ) -> Data:
     """Return the graph that `source` names, validated by `check`.
 
@@ -49,7 +50,8 @@ def load(
     labelled nodes are drawn from `seed`. Where nodes or classes have names, `data.names` holds them.
 
     `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
-    there; then labels and training nodes may be missing. Other sources need none and ignore it.
+    there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False an
+    .npz file may lack y, and then has no masks either: enough for prediction.
 
     Raises FileNotFoundError, ValueError or TypeError in one sentence with the remedy.
 
@@ -64,9 +66,10 @@ def load(
     folder = _table_folder(source, root=root)
     if folder is not None:
         return _load_tables(folder, encoding=encoding, split=split, seed=seed)
-    arrays = read_graph(source, root=root)
+    arrays = read_graph(source, root=root, labels=labels)
     names = {name: arrays.pop(name) for name in NAMES if name in arrays}
-    data = check(_choose_split(_tensors(arrays), split=split, seed=seed))
+    data = _tensors(arrays)
+    data = check(_choose_split(data, split=split, seed=seed)) if "y" in arrays else check_graph(data)
     if names:
         data.names = _check_names(names, data)
     return data
@@ -113,7 +116,8 @@ def _check_names(arrays: Arrays, data: Data) -> Names:
     n = data.x.size(0)
     if ids is not None and ids.shape != (n,):
         _refuse(f"'node_ids' to have shape ({n},), one id per node", str(ids.shape), "give every node one")
-    needed = data.y.size(1) if data.y.dim() == 2 else 0 if data.y.is_floating_point() else int(data.y.max()) + 1
+    y = data.y if "y" in data else torch.zeros(0)
+    needed = y.size(1) if y.dim() == 2 else 0 if y.is_floating_point() else int(y.max()) + 1
     if classes is not None and (classes.ndim != 1 or len(classes) < needed):
         _refuse(f"'class_names' to name {needed} classes", f"shape {classes.shape}", "give every class in y a name")
     return Names(None if ids is None else ids.tolist(), None if classes is None else classes.tolist())

@@ -137,8 +137,10 @@ def _described(value: Any, *, depth: int = DEPTH) -> str:
 
 def _parts(value: Any) -> dict[str, Any]:
     """Return what an object is made of, as far as that is known."""
+    if isinstance(value, nn.Module):  # one that is held without being registered
+        return {**_settings(value), "state_dict": value.state_dict()}
     if isinstance(value, types.MethodType):
-        return _parts(value.__func__)
+        return {"function": value.__func__, "self": value.__self__}
     if isinstance(value, functools.partial):
         return {"function": value.func, "arguments": [value.args, value.keywords]}
     if isinstance(value, types.FunctionType):

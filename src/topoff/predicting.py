@@ -56,9 +56,10 @@ def open_run(path: str | Path) -> Trained:
     return Trained(folder, config, task, class_names(data, task), encoding, weights, data.num_features)
 
 
-def graph_of(config: Config, *, encoding: dict[str, Any] | None = None) -> Data:
+def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: bool = True) -> Data:
     """Load the graph that settings name."""
-    return load(config.dataset, root=config.root, split=config.split, seed=config.seed, encoding=encoding)
+    place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed}
+    return load(config.dataset, **place, encoding=encoding, labels=labels)
 
 
 def class_names(data: Data, task: Task) -> list[str]:

@@ -53,12 +53,13 @@ PYG: dict[str, tuple[str, str | None]] = {
 }
 
 
-def read_graph(source: str | Path, *, root: str | Path | None = None) -> Arrays:
+def read_graph(source: str | Path, *, root: str | Path | None = None, labels: bool = True) -> Arrays:
     """Return x (n, d), edge_index (2, E), y and, where given, masks (n,) or (n, splits), edge_weight, edge_attr, names.
 
     The names are node_ids (n,), strings or integers, and class_names (c,), strings. `source` is "wordnet", a name in
     `PYG` (any case; raw files in `root`, by default in the cache folder), an .npz file, or a folder with
-    graph.npz or raw/<folder>.npz; both also relative to `root`. Folders of tables are read in topoff.tables.
+    graph.npz or raw/<folder>.npz; both also relative to `root`. Folders of tables are read in topoff.tables. Without
+    `labels`, y may be missing in an .npz file.
 
     Raises FileNotFoundError for missing files and ValueError for unknown names and unreadable files.
 
@@ -74,7 +75,7 @@ def read_graph(source: str | Path, *, root: str | Path | None = None) -> Arrays:
         own = places[1] if places[1] in found else None
         return _read_pyg(name, _base(root), otherwise=own)
     if found:
-        return _read_npz(found[0])
+        return _read_npz(found[0], labels=labels)
     if isinstance(source, str) and not (source.endswith(".npz") or os.sep in source or Path(source).exists()):
         raise ValueError(_unknown_name(source))
     raise FileNotFoundError(
@@ -135,7 +136,7 @@ def graph_file(path: Path) -> Path:
     return raw if raw.is_file() and not (path / "graph.npz").is_file() else path / "graph.npz"
 
 
-def _read_npz(path: Path) -> Arrays:
+def _read_npz(path: Path, *, labels: bool = True) -> Arrays:
     """Read the known keys of an .npz file, never unpickling, and bring them into one layout."""
     try:
         with path.open("rb") as handle:  # opened here: numpy leaves a broken file open
@@ -152,16 +153,17 @@ def _read_npz(path: Path) -> Arrays:
             f"Expected {path} to be a whole .npz file of plain arrays (got {reason}); write it again with "
             "numpy.savez, numbers only."
         ) from error
-    return _unify(arrays, others=others, origin=str(path))
+    return _unify(arrays, others=others, origin=str(path), labels=labels)
 
 
-def _unify(arrays: Arrays, *, others: list[str], origin: str) -> Arrays:
+def _unify(arrays: Arrays, *, others: list[str], origin: str, labels: bool = True) -> Arrays:
     """Bring any of the layouts into x, edge_index, y, masks, edge_weight, edge_attr, with dtypes that torch has."""
     benchmark = "edges" in arrays
     if benchmark:
         arrays = {BENCHMARK[name]: _transpose(name, array) for name, array in arrays.items() if name in BENCHMARK}
     features = CSR if any(name in arrays for name in CSR) else ("x",)
-    missing = [name for name in ("edge_index", "y", *features) if name not in arrays]
+    wanted = ("edge_index", *(("y",) if labels else ()), *features)
+    missing = [name for name in wanted if name not in arrays]
     if missing:
         raise ValueError(
             f"Expected {origin} to have the keys edge_index, y and x or {', '.join(CSR)} (got no {', '.join(missing)}, "

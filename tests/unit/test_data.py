@@ -224,3 +224,14 @@ def test_split_idx_malformed() -> None:
         load(without_masks(split_idx={"train": torch.tensor([0])}))
     with pytest.raises(ValueError, match=r"one split \(got 'split_idx' and masks\)"):
         load(corners(split_idx=ids))
+
+
+def test_an_npz_without_labels_is_enough_for_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "graph.npz"
+    np.savez(path, x=np.eye(3, dtype=np.float32), edge_index=np.array([[0, 1], [1, 2]]), node_ids=["a", "b", "c"])
+    with pytest.raises(ValueError, match=r"got no y, but"):
+        load(path)
+    data = load(path, labels=False)
+    assert data.names.node_ids == ["a", "b", "c"]
+    assert "y" not in data
+    assert "train_mask" not in data
