@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test browser clean
 demo: $(STAMP)
-	$(BIN)/topoff train wordnet --epochs 40 --norm none --no-residual --dropout 0 --out runs/demo --overwrite
+	$(BIN)/topoff train wordnet --epochs 40 --norm none --no-residual --dropout 0 --lr 0.02 --schedule cosine --out runs/demo --overwrite
 
 test: $(STAMP) browser
 	$(BIN)/ruff check .

@@ -194,7 +194,7 @@ def write_toml(config: Config, *, command: str) -> str:
     >>> print(write_toml(make_config({"dataset": "wordnet"}), command="topoff train wordnet").splitlines()[1])
     dataset = "wordnet"
     """
-    lines = [f"# {' '.join(command.split())}"]
+    lines = [f"# {' '.join(line.strip() for line in command.splitlines())}"]
     for key in FIELDS:
         value = getattr(config, key)
         if value is not None:

@@ -79,7 +79,13 @@ def model_of(run: Trained, data: Data) -> nn.Module:
         )
     model = model_for(run.config, data, outputs=run.task.outputs)
     model = model.to(device_of(run.config.device), data.x.dtype)  # before loading: float64 weights would be rounded
-    model.load_state_dict(run.weights)
+    try:
+        model.load_state_dict(run.weights)
+    except RuntimeError as error:
+        raise ValueError(
+            f"Expected the weights in {run.folder.path} to fit the model '{run.config.model}' "
+            f"(got {' '.join(str(error).split())}); restore the model's code as it was, or train again."
+        ) from error
     return model
 
 

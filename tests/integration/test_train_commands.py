@@ -198,6 +198,17 @@ def command(
     return run
 
 
+@pytest.fixture
+def empty_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let training write an empty page: a whole one takes longer than these trainings, and others look at it."""
+
+    def write(run: Path, *, out: Path | None = None) -> Path:
+        (Path(run) / "report.html").touch()
+        return Path(run) / "report.html"
+
+    monkeypatch.setattr(topoff.report, "write_report", write)
+
+
 def scores(result: dict[str, object]) -> list[object]:
     """Return the scores of the three splits."""
     return [result[name] for name in SPLITS]
@@ -350,6 +361,7 @@ def test_debug_shows_the_traceback(place: Path) -> None:
 # ---- train
 
 
+@pytest.mark.usefixtures("empty_page")
 @pytest.mark.filterwarnings("ignore:rank .* exceeds")
 def test_the_config_of_a_run_gives_the_same_bits(command: Command, contract: Trained, tmp_path: Path) -> None:
     assert command("train", "--config", contract.run / "config.toml", "--out", "again", "--quiet") == Done(0, "", "")
@@ -359,6 +371,7 @@ def test_the_config_of_a_run_gives_the_same_bits(command: Command, contract: Tra
     assert lines[1][0] == f"# topoff train --config {contract.run / 'config.toml'} --out again --quiet"
 
 
+@pytest.mark.usefixtures("empty_page")
 def test_flags_win_over_the_file_and_set_wins_over_flags(command: Command, place: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         f'dataset = "{place / "graph.npz"}"\nlr = 0.5\nepochs = 9\nhidden = 4\nlayers = 2'
@@ -381,6 +394,7 @@ def test_a_run_without_out_gets_a_name_and_a_table(command: Command, place: Path
     assert "chosen: rank" not in done.err
 
 
+@pytest.mark.usefixtures("empty_page")
 def test_names_are_printed_as_they_are(command: Command, place: Path) -> None:
     done = command("train", place / "graph.npz", *TINY, "--method", "full", "--out", "runs/[bold]:warning:")
     assert "run: runs/[bold]:warning:   report: runs/[bold]:warning:/report.html" in done.out
@@ -420,6 +434,7 @@ def test_one_of_several_seeds_is_a_plain_run(command: Command, place: Path, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("empty_page")
 def test_a_finished_run_is_left_as_it_is(command: Command, copied: Path, contract: Trained) -> None:
     kept = ("config.toml", "metrics.jsonl", "result.json", "details.json", "model.safetensors")
     before = {name: ((copied / name).read_bytes(), (copied / name).stat().st_mtime_ns) for name in kept}
@@ -458,6 +473,7 @@ def test_a_run_goes_on_only_as_it_began(command: Command, contract: Trained, fla
     assert set(FILES) == {path.name for path in contract.run.iterdir()}
 
 
+@pytest.mark.usefixtures("empty_page")
 def test_what_exists_is_replaced_only_when_asked(command: Command, copied: Path, place: Path) -> None:
     line = ["train", place / "graph.npz", *TINY, "--out", copied, "--quiet"]
     before = weights(copied)
@@ -524,7 +540,8 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(command: Command, place:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.usefixtures("empty_page")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_can_read_the_curves(command: Command, place: Path, tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     command("train", place / "graph.npz", *TINY, "--out", "run", "--tensorboard", "--quiet")
@@ -562,6 +579,7 @@ class Mine(nn.Module):
 """
 
 
+@pytest.mark.usefixtures("empty_page")
 def test_a_model_of_the_users_own(command: Command, place: Path, tmp_path: Path) -> None:
     (tmp_path / "own_model_of_a_test.py").write_text(OWN)
     settings = [*TINY, "--model", "own_model_of_a_test:Mine", "--out", "run"]
@@ -581,6 +599,7 @@ KINDS = {
 }
 
 
+@pytest.mark.usefixtures("empty_page")
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_tasks(command: Command, place: Path, tmp_path: Path, kind: str) -> None:
     metric, extras = KINDS[kind]
@@ -613,6 +632,7 @@ def test_other_tasks(command: Command, place: Path, tmp_path: Path, kind: str) -
 # ---- evaluate
 
 
+@pytest.mark.usefixtures("empty_page")
 def test_compensated_scores_stand_beside_exact_ones(command: Command, place: Path) -> None:
     command("train", place / "graph.npz", *TINY, "--out", "run", "--quiet")
     result = command("evaluate", "run", "--compensated", "--json").json
@@ -627,6 +647,7 @@ def test_compensated_scores_stand_beside_exact_ones(command: Command, place: Pat
     assert (predicted["exact"], predicted["nodes"]) == (False, N)
 
 
+@pytest.mark.usefixtures("empty_page")
 def test_compensated_is_not_for_the_whole_graph(command: Command, place: Path) -> None:
     command("train", place / "graph.npz", *TINY, "--method", "full", "--out", "run", "--quiet")
     refused = command("evaluate", "run", "--compensated", code=2).err

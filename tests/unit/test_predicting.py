@@ -171,6 +171,13 @@ def test_a_graph_with_other_features_is_refused(tmp_path: Path, *, finish: bool)
         outputs(run, labelled(features=4))
 
 
+def test_weights_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
+    training, run = trained(tmp_path)
+    del run.weights[next(iter(run.weights))]
+    with pytest.raises(ValueError, match=r"weights in .* to fit the model 'gcn' \(got .*Missing key.*; restore"):
+        outputs(run, training.data)
+
+
 def test_degree_statistics_are_those_of_the_graph_that_was_learnt_from(tmp_path: Path) -> None:
     training, run = trained(tmp_path, model="pna", dropout=0.0)
     other = labelled(n=40, degree=12.0, seed=9)
@@ -257,10 +264,10 @@ def test_classes_by_name_with_their_probabilities() -> None:
 
 def test_several_labels_are_joined() -> None:
     run = run_of(Task("multilabel", 2, "micro_f1"), ["a", "b"])
-    table = prediction_table(run, graph(), OUT)
+    table = prediction_table(run, graph(), torch.cat([OUT[:2], torch.tensor([[0.1, 0.2]])]))
     assert table["node"] == [0, 1, 2]
     assert table["prediction"] == ["b", "a", "a;b"]  # more likely than not
-    assert table["p_b"].tolist() == pytest.approx([0.75, 1 / (1 + np.exp(5)), 1 / (1 + np.exp(-1))])
+    assert table["p_b"].tolist() == pytest.approx([0.75, 1 / (1 + np.exp(5)), 1 / (1 + np.exp(-0.2))])
 
 
 def test_targets_are_in_their_own_units() -> None:

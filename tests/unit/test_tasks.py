@@ -154,8 +154,8 @@ def test_labels_are_weighed_by_their_negatives() -> None:
     found = task(y, class_weight="balanced")
     assert found.weight is not None
     assert found.weight.tolist() == pytest.approx([1 / 3, 3.0, 1.0])
-    loss = found.loss(torch.zeros(1, 3), torch.tensor([[1.0, 1.0, 0.0]]))
-    assert float(loss) == pytest.approx((1 / 3 + 3 + 1) * math.log(2) / 3)
+    loss = found.loss(torch.zeros(1, 3), torch.tensor([[0.0, 1.0, 0.0]]))  # positive labels alone are weighed
+    assert float(loss) == pytest.approx((1 + 3 + 1) * math.log(2) / 3)
 
 
 def test_weights_follow_the_dtype_of_the_outputs() -> None:

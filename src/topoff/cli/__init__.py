@@ -59,6 +59,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; may stand after the verb, too."),
 ) -> None:
     """Graph neural networks in mini-batches that behave like the whole graph."""
 
