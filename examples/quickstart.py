@@ -1,7 +1,7 @@
 """Train a GCN on the WordNet graph, in mini-batches that behave like the whole graph.
 
-    python examples/quickstart.py                  about a minute on two cores
-    python examples/quickstart.py --epochs 5       a first look
+python examples/quickstart.py                  about a minute on two cores
+python examples/quickstart.py --epochs 5       a first look
 """
 
 # ruff: noqa: E402

@@ -68,9 +68,7 @@ class Setting:
     rank: int = 64
 
 
-PLANETOID = Setting(
-    norm=False, residual=False, weight_decay=5e-4, schedule="cosine", epochs=40, unit_rows=True
-)
+PLANETOID = Setting(norm=False, residual=False, weight_decay=5e-4, schedule="cosine", epochs=40, unit_rows=True)
 SETTINGS = {
     "wordnet": Setting(
         layers=3, hidden=128, dropout=0.0, norm=False, residual=False, lr=0.02, schedule="cosine", epochs=60
