@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,15 @@ SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, wh
 RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
 REFRESH = 5  # epochs
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
+BATCHED = ("batches", "ratio", "parts", "regroup", "train_only", "rank", "estimator", "inits", "refresh")
+READ_BY = {  # models -> the settings that only they read
+    ("gat",): ("heads", "out_heads"),
+    ("gcnii", "gcnii-jk"): ("alpha", "theta", "shared_weights"),
+    ("pna",): ("aggregators", "scalers"),
+    ("gcn", "gcnii", "sage", "gat", "pna"): ("jk",),
+    ("gcn", "sage", "gat", "pna"): ("linear",),
+    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna"): ("norm", "residual"),
+}
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 
 
@@ -60,9 +70,9 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     if config.method == "top":
         cluster = edges > 0
         take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
-        ratio, why = _ratio(nodes)
-        take("ratio", ratio, why)
         batched = int(data.train_mask.sum()) if config.train_only and "train_mask" in data else nodes
+        ratio, why = _ratio(batched)
+        take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))
         take("rank", min(RANK, max(1, batch // NODES_PER_RANK)), f"{NODES_PER_RANK} or more nodes per direction")
         take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
@@ -72,6 +82,20 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     )
     take("eval_every", min(every, config.epochs), why)
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
+
+
+def unused(config: Config, given: Iterable[str]) -> list[str]:
+    """List those of the given settings that the method or the model does not read, with the reason.
+
+    >>> from topoff.config import make_config
+    >>> unused(make_config({"dataset": "x", "model": "sage", "heads": 2}), ["model", "heads"])
+    ['heads has no effect on model sage']
+    """
+    found = [f"{key} has no effect on method full" for key in given if config.method == "full" and key in BATCHED]
+    readers = {key: models for models, keys in READ_BY.items() for key in keys}
+    own = ":" in config.model
+    mine = [key for key in given if not own and key in readers and config.model not in readers[key]]
+    return found + [f"{key} has no effect on model {config.model}" for key in mine]
 
 
 def _why_batches(*, cluster: bool) -> str:

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
+
+from topoff.refreshing import Refreshing
 
 Natural = Annotated[int, Ge(0)]
 Positive = Annotated[int, Ge(1)]
@@ -34,7 +36,8 @@ Rate = Annotated[float, Ge(0), Lt(1)]
 class Config:
     """Hold every setting of a training run; the fields are the TOML keys and the flags of `topoff train`.
 
-    The string after a field is its help. None means: chosen from the graph, and said so.
+    The string after a field is its help. None means: chosen from the graph, and said so; of norm and residual, that
+    the model has its own.
     """
 
     dataset: Annotated[str, "'wordnet', a PyG dataset's name, an .npz file or a folder of tables."]
@@ -45,7 +48,7 @@ class Config:
 
     method: Annotated[Literal["top", "full"], "Compensated mini-batches, or the whole graph at once."] = "top"
     batches: Annotated[Literal["kaminpar", "metis", "random"] | None, "How nodes are batched."] = None
-    ratio: Annotated[Annotated[float, Gt(0)] | None, "Fraction of the nodes per batch."] = None
+    ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
     parts: Annotated[Positive | None, "Clusters that are merged into batches."] = None
     regroup: Annotated[bool, "Merge the clusters into new batches every epoch."] = False
     train_only: Annotated[bool, "Batch the training nodes alone; all others are compensated."] = False
@@ -59,8 +62,8 @@ class Config:
     hidden: Annotated[Positive, "Width of the hidden layers (gat: of one head)."] = 128
     dropout: Annotated[Rate, "Dropout after each hidden layer."] = 0.2
     input_dropout: Annotated[Rate, "Dropout of the features."] = 0.0
-    norm: Annotated[Literal["none", "layer", "batch"], "Normalisation after each conv."] = "layer"
-    residual: Annotated[bool, "Residual connections where shapes match."] = True
+    norm: Annotated[Literal["none", "layer", "batch"] | None, "Normalisation after each conv."] = None
+    residual: Annotated[bool | None, "Residual connections where shapes match."] = None
     jk: Annotated[bool, "Jumping knowledge: the last layer reads all layers."] = False
     linear: Annotated[bool, "Linear layers before and after the convs."] = False
     heads: Annotated[Positive, "Attention heads (gat)."] = 4
@@ -104,9 +107,12 @@ def make_config(*layers: Mapping[str, Any]) -> Config:
         _refuse_unknown(layer)
         merged |= {key: value for key, value in layer.items() if value is not None}
     try:
-        return TypeAdapter(Config).validate_python(merged)
+        config: Config = TypeAdapter(Config).validate_python(merged)
     except ValidationError as error:
         raise ValueError(_sentence(error.errors())) from error
+    if config.refresh is not None:
+        Refreshing.parse(config.refresh)
+    return config
 
 
 def read_config(source: str | Path) -> dict[str, Any]:

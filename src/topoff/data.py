@@ -1,7 +1,7 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -99,6 +99,10 @@ def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int
     tables = read_tables(folder, encoding=encoding)
     data = _tensors(tables.arrays)
     data.names = Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes))
+    if "y" in data and data.y.dim() == 2 and data.y.size(1) == 1:  # one column label:<name> is two classes
+        data.y = data.y.view(-1).nan_to_num(-1.0).long()
+        name = (tables.class_names or ["1"])[0]
+        data.names = replace(data.names, class_names=[f"not {name}", name])
     if "y" in data:
         data = _choose_split(data, split=split, seed=seed)
         if data.y.dim() == 2:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -67,7 +68,7 @@ def class_names(data: Data, task: Task) -> list[str]:
     if task.kind == "regression":
         return []
     names = getattr(data.get("names"), "class_names", None)
-    return [str(name) for name in names] if names else [str(number) for number in range(task.outputs)]
+    return [str(name) for name in names[: task.outputs]] if names else [str(number) for number in range(task.outputs)]
 
 
 def model_of(run: Trained, data: Data) -> nn.Module:
@@ -78,7 +79,8 @@ def model_of(run: Trained, data: Data) -> nn.Module:
             "give a graph with the same columns."
         )
     model = model_for(run.config, data, outputs=run.task.outputs)
-    model = model.to(device_of(run.config.device), data.x.dtype)  # before loading: float64 weights would be rounded
+    device = device_of("cpu" if run.config.device == "cpu" else "auto")  # the run may come from another machine
+    model = model.to(device, data.x.dtype)  # before loading: float64 weights would be rounded
     try:
         model.load_state_dict(run.weights)
     except RuntimeError as error:
@@ -101,7 +103,16 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
         raise ValueError(f"Expected a run of method top for compensated outputs (got {config.method}); leave it out.")
     names = ("parts", "rank", "estimator")
     settings = {name: getattr(config, name) for name in names} | {"inits": 1, "refresh": "every=1"}
-    return TOP(model, data, **batches, **settings, seed=config.seed).compensated_outputs()
+    return TOP(model, _with_masks(data), **batches, **settings, seed=config.seed).compensated_outputs()
+
+
+def _with_masks(data: Data) -> Data:
+    """Return a graph with labels and masks, which `TOP` asks for: all nodes in one class where there are none."""
+    if data.get("train_mask") is not None and data.get("y") is not None:
+        return data
+    filled, nobody = Data.from_dict(data.to_dict()), torch.zeros(int(data.num_nodes or 0), dtype=torch.bool)
+    filled.y, filled.train_mask, filled.val_mask, filled.test_mask = nobody.long(), ~nobody, nobody, nobody
+    return filled
 
 
 def evaluate(run: Trained, data: Data, *, compensated: bool = False) -> dict[str, Any]:

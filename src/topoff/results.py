@@ -65,10 +65,11 @@ def result_of(training: Training, *, command: str) -> dict[str, Any]:
 def details_of(training: Training, out: Tensor) -> dict[str, Any]:
     """Return what a report shows besides scores, from the exact output `out` (n, outputs) of the best weights."""
     data, task = training.data, training.parts.task
-    test = data.test_mask if bool(data.test_mask.any()) else data.val_mask | data.train_mask
+    split = next(name for name in ("test", "val", "train") if bool(data[f"{name}_mask"].any()))
+    test = data[f"{split}_mask"]
     reports = [asdict(report) for report in training.parts.method.reports()]
     degrees = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
-    details: dict[str, Any] = {"batches": reports, "degrees": degree_histogram(degrees)}
+    details: dict[str, Any] = {"split": split, "batches": reports, "degrees": degree_histogram(degrees)}
     if task.kind == "regression":
         truth, predicted = data.y[test].view(-1), task.predictions(out)[test]
         step = max(1, -(-len(truth) // POINTS))  # rounded up: evenly over all of them

@@ -115,7 +115,9 @@ def _balanced(y: Tensor, *, kind: str, outputs: int) -> Tensor:
     """Weigh classes by n / (classes x count), labels by negatives / positives; what never occurs weighs 1."""
     if kind == "multilabel":
         positive = y.double().sum(dim=0)
-        return torch.where(positive > 0, (len(y) - positive) / positive.clamp(min=1), 1.0).float()
+        return torch.where(
+            (positive > 0) & (positive < len(y)), (len(y) - positive) / positive.clamp(min=1), 1.0
+        ).float()
     count = torch.bincount(y, minlength=outputs).double()
     present = int((count > 0).sum())
     return torch.where(count > 0, len(y) / (present * count.clamp(min=1)), 1.0).float()

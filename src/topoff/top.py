@@ -165,6 +165,7 @@ class TOP:
         if self.sets.parts_ is None:
             self.sets.fit(self.data, cache=self.cache)
         self._report("partitioning", 1, 1)
+        keep = self.cache and networks is None  # later bases would fill the disk for one use each
         if networks is None:
             networks = [self.model, *self._random_networks()]
         self._loader = Loader(
@@ -172,7 +173,7 @@ class TOP:
         )
         self._loader.epoch = self._fitted_at = epoch
         self.fitted_ = _copied(networks[0])
-        if self.cache and self.compensator.rank and not self.sets.regroup and self.call is None:
+        if keep and self.compensator.rank and not self.sets.regroup and self.call is None:
             key = f"compensation-{self._fingerprint(networks)}"
             self._loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:

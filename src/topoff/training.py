@@ -69,6 +69,7 @@ class Progress:
     waited: int = 0  # evaluations since
     stopped_early: bool = False
     fidelity: float | None = None
+    refreshed_at: int = -1  # epoch that an evaluation's refresh was made for
     peak: int = 0
 
 
@@ -208,9 +209,11 @@ class Training:
             self._save_if_due()
         loss = progress.loss_sum / max(1, progress.loss_count)
         progress.epoch, progress.loss_sum, progress.loss_count = number + 1, 0.0, 0
-        record: dict[str, Any] = {"epoch": number + 1, "loss": loss, "lr": rate, "refreshed": False}
+        record: dict[str, Any] = {"epoch": number + 1, "loss": loss, "lr": rate}
+        record["refreshed"] = self.parts.method.refreshed_at() == number != progress.refreshed_at
         if progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs:
-            record |= self._evaluate()
+            found = self._evaluate()
+            record |= found | {"refreshed": found["refreshed"] or record["refreshed"]}
         record["seconds"] = round(progress.seconds, 4)
         self.folder.append(record)
         self.listener.evaluated(record)
@@ -258,7 +261,8 @@ class Training:
     def _evaluate(self) -> dict[str, Any]:
         """Score exactly on the whole graph; keep the best weights; say how far one batch was from the truth."""
         start, progress, method = time.perf_counter(), self.progress, self.parts.method
-        last = progress.epoch == self.config.epochs
+        may_stop = bool(self.config.patience) and progress.waited + 1 >= self.config.patience
+        last = progress.epoch == self.config.epochs or may_stop
         nodes, seen = (None, method.outputs()) if last else method.sample(progress.epoch)
         before = time.perf_counter()
         out, refreshed = method.exact()
@@ -269,6 +273,7 @@ class Training:
         self._count(time.perf_counter() - start)
         if refreshed:
             progress.train_seconds += exact_seconds
+            progress.refreshed_at = progress.epoch
         certificate = method.certificate() if refreshed else None
         found = {"refreshed": refreshed, "fidelity": progress.fidelity, "certificate": certificate}
         return {name: None if math.isnan(value) else value for name, value in scores.items()} | found

@@ -126,7 +126,9 @@ def test_random_without_parts_redraws_every_epoch() -> None:
     assert not equal(sets.of(0), sets.of(1))
 
 
-@pytest.mark.parametrize(("nodes", "ratio", "parts"), [(1000, 0.1, 20), (40, 0.1, 10), (20_000, 0.1, 200)])
+@pytest.mark.parametrize(
+    ("nodes", "ratio", "parts"), [(1000, 0.1, 20), (40, 0.1, 10), (20_000, 0.1, 400), (40_000, 0.1, 600)]
+)
 def test_default_number_of_parts(nodes: int, ratio: float, parts: int) -> None:
     data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=nodes)
     sets = NodeSets(ratio=ratio).fit(data)
@@ -135,11 +137,11 @@ def test_default_number_of_parts(nodes: int, ratio: float, parts: int) -> None:
 
 
 def test_default_parts_grow_with_the_batches() -> None:
-    data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=20_000)
-    sets = NodeSets(ratio=0.0125).fit(data)
-    assert len(sets) == 80
+    data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=60_000)
+    sets = NodeSets(ratio=0.005).fit(data)
+    assert len(sets) == 200
     assert sets.parts_ is not None
-    assert sets.parts_.unique().numel() == 320
+    assert sets.parts_.unique().numel() == 800
 
 
 @pytest.mark.parametrize("method", PARTITIONERS)

@@ -1,11 +1,13 @@
 """What is chosen where the user leaves it open, with its reason, and what an epoch is estimated to cost."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.choosing import Choice, choose, estimate
+from topoff.choosing import Choice, choose, estimate, unused
 from topoff.config import Config, make_config
 
 
@@ -102,8 +104,6 @@ def test_the_whole_graph_needs_no_batches() -> None:
         (20_001, {"refresh": "every=8"}, 8),
         (20_001, {"refresh": "adaptive"}, 5),
         (20_001, {"refresh": "never"}, 5),
-        (20_001, {"refresh": "every=0"}, 5),  # refused later, where it is read
-        (20_001, {"refresh": "every=²"}, 5),
         (20_001, {"epochs": 3}, 3),
     ],
     ids=str,
@@ -163,3 +163,17 @@ def test_the_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     found = estimate(config(method="full"), graph(100, features=16), nn.Linear(16, 4))
     assert 0 < found.epoch_seconds < 60
+
+
+@pytest.mark.parametrize(
+    ("keys", "reasons"),
+    [
+        ({"model": "gcn", "heads": 2}, ["heads has no effect on model gcn"]),
+        ({"model": "gat", "heads": 2, "out_heads": 2}, []),
+        ({"model": "linear", "norm": "none"}, ["norm has no effect on model linear"]),
+        ({"model": "my:Net", "heads": 2}, []),
+        ({"method": "full", "rank": 8}, ["rank has no effect on method full"]),
+    ],
+)
+def test_settings_that_nothing_reads_are_named(keys: dict[str, Any], reasons: list[str]) -> None:
+    assert unused(make_config({"dataset": "x"}, keys), keys) == reasons

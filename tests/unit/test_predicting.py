@@ -157,6 +157,18 @@ def test_another_graph_is_predicted_without_labels(tmp_path: Path) -> None:
     assert torch.allclose(outputs(run, bare), best(training)(other.x, other.edge_index), atol=1e-5)
 
 
+def test_compensated_outputs_need_no_labels(tmp_path: Path) -> None:
+    data = labelled()
+    _, run = trained(tmp_path, data)
+    bare = Data(x=data.x, edge_index=data.edge_index)
+    assert (outputs(run, bare, compensated=True) - outputs(run, bare)).abs().max() < 1
+
+
+def test_more_class_names_than_classes_are_cut(tmp_path: Path) -> None:
+    training, _ = trained(tmp_path, more={"class_names": np.array(["a", "b", "c", "d"])})
+    assert class_names(training.data, training.parts.task) == ["a", "b", "c"]
+
+
 def test_a_graph_with_fewer_nodes_than_the_run_had_batches_is_predicted(tmp_path: Path) -> None:
     training, run = trained(tmp_path, ratio=0.1, rank=2)
     other = Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0, 1], [1, 2]]))

@@ -137,10 +137,12 @@ def test_confusion_and_classes_by_hand(tmp_path: Path) -> None:
     assert set(found["batches"][0]) == {"nodes", "boundary", "rank", "condition", "certificate"}
 
 
-def test_without_test_nodes_all_others_are_shown(tmp_path: Path) -> None:
+def test_without_test_nodes_the_validation_nodes_are_shown(tmp_path: Path) -> None:
     none = torch.zeros(6, dtype=torch.bool)
-    found = details(tmp_path, six(Y, test_mask=none), OUT)
-    assert found["confusion"] == [[0, 0, 1], [0, 0, 1], [0, 0, 0]]
+    data = six(Y, test_mask=none)
+    found = details(tmp_path, data, OUT)
+    assert found["split"] == "val"
+    assert sum(map(sum, found["confusion"])) == int(data.val_mask.sum())
 
 
 def test_labels_by_hand(tmp_path: Path) -> None:

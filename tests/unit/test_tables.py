@@ -693,3 +693,11 @@ def test_example_has_what_tables_have() -> None:
     assert 0 < int((data.y < 0).sum()) < 30
     assert any("missing, filled with the mean" in note for note in data.names.notes)
     assert sum(path.stat().st_size for path in EXAMPLE.glob("*.csv")) < 60_000
+
+
+def test_one_column_of_several_labels_is_two_classes(tmp_path: Path) -> None:
+    write(tmp_path, "id,f,label:spam\na,1,0\nb,2,1\nc,4,1\nd,5,0\ne,6,\n", "source,target\na,b\nc,d\n")
+    data = load(tmp_path)
+    assert data.y.tolist() == [0, 1, 1, 0, -1]
+    assert data.names.class_names == ["not spam", "spam"]
+    assert not bool((data.train_mask | data.val_mask | data.test_mask)[4])

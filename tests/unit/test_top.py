@@ -706,7 +706,8 @@ def test_the_second_of_two_alike_embeds_nothing(
     kind: str, options: dict[str, object], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, first, second = (
-        top_of(seeded(KINDS[kind]), batches="kaminpar", cache=on, **options) for on in (False, True, True)
+        top_of(seeded(KINDS[kind]), batches="kaminpar", refresh="every=1", cache=on, **options)
+        for on in (False, True, True)
     )
     assert embeddings_of(first, monkeypatch) == 1
     assert embeddings_of(second, monkeypatch) == 0
@@ -714,7 +715,7 @@ def test_the_second_of_two_alike_embeds_nothing(
     assert equal(compensations(first), compensations(second))
     assert second.compensator.rank_ == first.compensator.rank_
     assert second.certificate_ == first.certificate_
-    assert train(first, 6) == train(second, 6) == train(plain, 6)  # through a refresh, too
+    assert train(first, 2) == train(second, 2) == train(plain, 2)  # through a refresh, too
 
 
 def test_nothing_is_kept_unless_asked_for(cache: Path) -> None:

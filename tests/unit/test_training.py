@@ -19,7 +19,9 @@ import topoff.training
 from graphs import communities
 from topoff.choosing import Choice
 from topoff.config import Config, make_config
+from topoff.methods.top import Compensate
 from topoff.runs import CHECKPOINT, RunFolder
+from topoff.tasks import Task
 from topoff.training import (
     Listener,
     Training,
@@ -656,3 +658,25 @@ def test_the_state_is_plain_json(tmp_path: Path) -> None:
     assert json.loads(json.dumps(found.state)) == found.state
     assert found.state["method"]["refreshing"]["adaptive"] is True
     assert set(found.tensors) == {"model", "best", "fitted", "optimizer", "generator"}
+
+
+def test_refreshes_between_evaluations_are_noted(tmp_path: Path) -> None:
+    made = trained(tmp_path, refresh="every=2", eval_every=6, epochs=6)
+    assert [record["refreshed"] for record in records(made)] == [False, False, True, False, True, True]
+
+
+def test_fidelity_at_an_early_stop_is_over_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Task, "better", lambda self, new, old: old is None)
+    counted: list[int] = []
+    whole = Compensate.outputs
+    monkeypatch.setattr(Compensate, "outputs", lambda self: counted.append(1) or whole(self))
+    made = trained(tmp_path, patience=2, eval_every=1, epochs=9)
+    assert made.progress.epoch == 3
+    assert len(counted) == 1
+
+
+def test_the_models_own_norm_unless_asked_for(tmp_path: Path) -> None:
+    names = {change: training(tmp_path / change, model="gcnii", **options).parts.model for change, options in
+             {"own": {}, "layer": {"norm": "layer"}}.items()}  # fmt: skip
+    assert not any("norm" in name for name, _ in names["own"].named_parameters())
+    assert any("norm" in name for name, _ in names["layer"].named_parameters())

@@ -19,7 +19,9 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     data: Annotated[str | None, typer.Option(help="Another graph than the run's own, with labels.")] = None,
     root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
-    compensated: Annotated[bool, typer.Option("--compensated", help="Score compensated batches too.")] = False,
+    compensated: Annotated[
+        bool, typer.Option("--compensated", help="Score batches too, compensated from the final weights.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
 ) -> None:
@@ -47,7 +49,7 @@ def graph_for(trained: Any, source: str | None, *, root: str | None, labels: boo
     from topoff.predicting import graph_of
 
     if source is None and root is None:
-        return graph_of(trained.config)
+        return graph_of(trained.config, encoding=trained.encoding)
     changed = make_config(vars(trained.config), {"dataset": source, "root": root})
     graph = graph_of(changed, encoding=trained.encoding, labels=labels)
     if labels and any(graph.get(name) is None for name in ("y", "train_mask", "val_mask", "test_mask")):

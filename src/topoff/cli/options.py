@@ -39,7 +39,9 @@ def _flag(name: str, hint: Any) -> inspect.Parameter:
     kind, text = typing.get_args(hint)[0], next(item for item in hint.__metadata__ if isinstance(item, str))
     python, choices = _python_type(kind)
     default = FIELDS[name].default
-    shown = "chosen from the graph" if default is None and name not in ("root", "parts", "inits") else default
+    shown = default
+    if default is None and name not in ("root", "parts", "inits"):
+        shown = "the model's own" if name in ("norm", "residual") else "chosen from the graph"
     words = f"{text} [{choices}]" if choices else text
     words += "" if shown is None else f" [default: {shown if not isinstance(shown, bool) else str(shown).lower()}]"
     flag = f"--{name.replace('_', '-')}"

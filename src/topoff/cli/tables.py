@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from topoff.tasks import Task
 
 
-def print_choices(choices: list[Choice]) -> None:
-    """Say what was chosen for the user, and why; on stderr, since it is no result."""
+def print_choices(choices: list[Choice], *, notes: Sequence[str] = ()) -> None:
+    """Say what was done to the user's tables and what was chosen, and why; on stderr, since it is no result."""
     from rich.console import Console
 
     console = Console(stderr=True, markup=False, emoji=False)
+    for note in notes:
+        console.print(f"tables: {note}", highlight=False, soft_wrap=True)
     for choice in choices:
         console.print(f"chosen: {choice.what} = {choice.value} ({choice.why})", highlight=False, soft_wrap=True)
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -62,6 +63,7 @@ def train(
         top = resume
     else:
         base = make_config(*given)
+        _warn_of_unused(base, given)
         top = out or Path("runs") / _name(base)
         folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
     job = Job(top, tensorboard=tensorboard, quiet=quiet, show=not quiet and not as_json)
@@ -72,6 +74,14 @@ def train(
         result = job.run(folders)
     if as_json:
         typer.echo(json.dumps(result))
+
+
+def _warn_of_unused(config: Config, given: list[dict[str, Any]]) -> None:
+    """Warn of settings that the method or the model does not read."""
+    from topoff.choosing import unused
+
+    for reason in unused(config, dict.fromkeys(key for layer in given[-2:] for key in layer)):
+        warnings.warn(f"{reason}; leave it out.", stacklevel=2)
 
 
 Planned = list[tuple[RunFolder, Config]]
@@ -162,14 +172,18 @@ class Job:
 
     def __init__(self, top: Path, *, tensorboard: bool, quiet: bool, show: bool) -> None:
         self.top, self.tensorboard, self.quiet, self.show = top, tensorboard, quiet, show
-        self.training: Training | None = None
+        self.stopped = False  # by the user, after the last step of a seed
 
     def run(self, folders: Planned) -> dict[str, Any]:
         """Return the result of the run; of several seeds, their mean and spread."""
         from topoff.report import write_report
         from topoff.results import summarise
 
-        results = [self._seed(folder, config) for folder, config in folders]
+        results: list[dict[str, Any]] = []
+        for folder, config in folders:
+            if self.stopped:  # the wish came after the last step of the seed before
+                raise KeyboardInterrupt(f"Stopped; go on with: topoff train --resume {shlex.quote(str(self.top))}")
+            results.append(self._seed(folder, config))
         result = results[0]
         if len(results) > 1:
             result = summarise(results, command=_command_of(self.top))
@@ -215,15 +229,20 @@ class Job:
         with working("loading the graph", quiet=self.quiet):
             data = graph_of(config)
         chosen, choices = choose(config, data)
-        if self.show and choices:
-            print_choices(choices)
+        names = data.get("names")
+        if self.show:
+            print_choices(choices, notes=getattr(names, "notes", ()))
+        if getattr(names, "encoding", None):  # before training: a run that is killed can predict, too
+            folder.write("encoding.json", names.encoding)
         task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
         with Display(config.epochs, metric=task.metric, quiet=self.quiet) as display:
             board = [Board(folder.path / "tensorboard")] if self.tensorboard else []
             training = Training(chosen, data, folder=folder, listener=Several(display, *board), choices=choices)
-            with _stopping(training, self.top):
+            with _stopping(training, self.top, quiet=self.quiet):
                 training.run()
-                return self._finish(training)
+                result = self._finish(training)
+        self.stopped = training.stop
+        return result
 
     def _finish(self, training: Training) -> dict[str, Any]:
         """Write the best weights, the result and the details."""
@@ -236,9 +255,6 @@ class Job:
         folder.save_model(model.state_dict())
         out, _ = training.parts.method.exact()
         folder.write("details.json", details_of(training, out.cpu()))
-        encoding = getattr(training.data.get("names"), "encoding", None)
-        if encoding:
-            folder.write("encoding.json", encoding)
         folder.write("result.json", result)
         return folder.read_json("result.json")
 
@@ -251,8 +267,8 @@ def _command_of(path: Path) -> str:
 class _stopping:  # noqa: N801
     """Let Ctrl-C and SIGTERM stop training after the current step, saved; a second one stops at once."""
 
-    def __init__(self, training: Training, top: Path) -> None:
-        self.training, self.top = training, top
+    def __init__(self, training: Training, top: Path, *, quiet: bool) -> None:
+        self.training, self.top, self.quiet = training, top, quiet
 
     def __enter__(self) -> None:
         self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -261,6 +277,8 @@ class _stopping:  # noqa: N801
         if self.training.stop:
             raise KeyboardInterrupt
         self.training.stop = True
+        if not self.quiet:
+            typer.echo("stopping after this step; once more stops at once", err=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self._before.items():

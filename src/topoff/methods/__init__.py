@@ -42,6 +42,9 @@ class Method(Protocol):
     def outputs(self) -> Tensor:
         """Return the outputs that training sees for all nodes, in eval mode; NaN for nodes in no batch."""
 
+    def refreshed_at(self) -> int | None:
+        """Return the epoch (from 0) that the last refresh was made for, None before the first one."""
+
     def certificate(self) -> float | None:
         """Return the method's own measure of what its batches miss, where it has one."""
 

@@ -58,6 +58,10 @@ class Full:
         """Return the exact outputs: that is what training sees."""
         return self.exact()[0].cpu()
 
+    def refreshed_at(self) -> int | None:
+        """Return nothing: there is no basis."""
+        return None
+
     def certificate(self) -> float | None:
         """Return nothing: nothing is missed."""
         return None

@@ -53,6 +53,11 @@ class Compensate:
         """Return the compensated outputs of all nodes."""
         return self.top.compensated_outputs()
 
+    def refreshed_at(self) -> int | None:
+        """Return the epoch of the basis, unless it is the first one."""
+        state = self.top.state()
+        return None if state["first"] else int(state["fitted_at"])
+
     def certificate(self) -> float | None:
         """Return the certificate of the last refresh, or of the first basis."""
         return self.top.certificate_
