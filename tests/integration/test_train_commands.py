@@ -396,9 +396,36 @@ def test_a_run_without_out_gets_a_name_and_a_table(command: Command, place: Path
 
 @pytest.mark.usefixtures("empty_page")
 def test_names_are_printed_as_they_are(command: Command, place: Path) -> None:
-    done = command("train", place / "graph.npz", *TINY, "--method", "full", "--out", "runs/[bold]:warning:")
+    done = command("train", place / "graph.npz", *TINY[:6], "--method", "full", "--out", "runs/[bold]:warning:")
     assert "run: runs/[bold]:warning:   report: runs/[bold]:warning:/report.html" in done.out
     assert "runs/[bold]:warning:" in command("evaluate", "runs/[bold]:warning:").out
+
+
+@pytest.mark.filterwarnings("default:rank has no effect")
+def test_settings_that_nothing_reads_warn(command: Command, place: Path) -> None:
+    line = ["train", place / "graph.npz", *TINY[:6], "--method", "full", "--rank", "4", "--dry-run"]
+    assert "topoff: warning: rank has no effect on method full; leave it out." in command(*line).err
+
+
+@pytest.mark.filterwarnings("ignore:The compensation misses")
+@pytest.mark.usefixtures("empty_page")
+def test_own_tables_are_encoded_as_in_training(command: Command, tmp_path: Path) -> None:
+    shutil.copytree(TABLES, tmp_path / "tables")
+    done = command("train", "tables", *TINY, "--out", "run")
+    assert "tables: " in done.err
+    command("predict", "run", "--out", "before.csv", "--quiet")
+    nodes = tmp_path / "tables" / "nodes.csv"
+    lines = nodes.read_text().splitlines()
+    nodes.write_text("\n".join(lines[: len(lines) // 2 + 1]) + "\n")  # the mean of half the rows is another one
+    kept = {line.partition(",")[0] for line in nodes.read_text().splitlines()}
+    edges = tmp_path / "tables" / "edges.csv"
+    head, *rest = edges.read_text().splitlines()
+    edges.write_text("\n".join([head, *(row for row in rest if set(row.split(",")[:2]) <= kept)]) + "\n")
+    shutil.copytree(tmp_path / "tables", tmp_path / "elsewhere")
+    command("predict", "run", "--out", "own.csv", "--quiet")
+    command("predict", "run", "--data", "elsewhere", "--out", "other.csv", "--quiet")
+    own, other = ((tmp_path / name).read_text() for name in ("own.csv", "other.csv"))
+    assert own == other != (tmp_path / "before.csv").read_text()
 
 
 def test_several_seeds_give_mean_and_spread(command: Command, place: Path, tmp_path: Path) -> None:
@@ -607,7 +634,7 @@ def test_other_tasks(command: Command, place: Path, tmp_path: Path, kind: str) -
     assert (done.json["task"], done.json["metric"], done.err) == (kind, metric, "")
     assert done.json["train"] > 0.1  # r2 of the mean is 0
     details = json.loads((tmp_path / "run" / "details.json").read_text())
-    assert details.keys() - {"layers"} == {"batches", "degrees"} | extras
+    assert details.keys() - {"layers"} == {"batches", "degrees", "split"} | extras
     assert scores(command("evaluate", "run", "--json").json) == pytest.approx(scores(done.json))
     assert f"exact {metric}" in command("evaluate", "run").out
     command("predict", "run", "--out", "p.npz")
@@ -649,7 +676,7 @@ def test_compensated_scores_stand_beside_exact_ones(command: Command, place: Pat
 
 @pytest.mark.usefixtures("empty_page")
 def test_compensated_is_not_for_the_whole_graph(command: Command, place: Path) -> None:
-    command("train", place / "graph.npz", *TINY, "--method", "full", "--out", "run", "--quiet")
+    command("train", place / "graph.npz", *TINY[:6], "--method", "full", "--out", "run", "--quiet")
     refused = command("evaluate", "run", "--compensated", code=2).err
     assert re.fullmatch(
         r"topoff: Expected a run of method top for compensated .*\(got full\); leave it out\.\n", refused
