@@ -11,6 +11,8 @@ from torch_geometric.data import Data
 
 from topoff.batching import NodeSets
 
+SQUARE = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])  # directed ring
+
 CLASSES = 3
 
 # Sources and targets of the "all corners" graph, by what they stand for.
@@ -145,3 +147,15 @@ def node_sets(sets: Sequence[Tensor]) -> NodeSets:
     for number, nodes in enumerate(sets):
         chosen.parts_[nodes] = number
     return chosen
+
+
+def cliques(count: int, size: int) -> Tensor:
+    """Connect `count` cliques of `size` nodes in a ring, each pair of neighbours by one edge; one direction only."""
+    edges = [(c * size + i, c * size + j) for c in range(count) for i in range(size) for j in range(i + 1, size)]
+    edges += [(c * size, (c + 1) % count * size + 1) for c in range(count)]
+    return torch.tensor(edges).T
+
+
+def same_part(part: Tensor) -> Tensor:
+    """Describe a partition up to the names of its parts."""
+    return part[:, None] == part[None, :]

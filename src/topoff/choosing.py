@@ -27,6 +27,7 @@ SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, wh
 RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
 REFRESH = 5  # epochs
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
+# what only mini-batches read
 BATCHED = ("batches", "ratio", "parts", "regroup", "train_only", "rank", "estimator", "inits", "refresh")
 READ_BY = {  # models -> the settings that only they read
     ("gat",): ("heads", "out_heads"),
@@ -64,6 +65,7 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     choices: list[Choice] = []
 
     def take(what: str, value: Any, why: str) -> None:
+        """Choose a value where the user gave none."""
         if getattr(config, what) is None:
             choices.append(Choice(what, value, why))
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.assembling import device_of, model_for
 from topoff.choosing import choose
 from topoff.config import Config, make_config, parse_config
 from topoff.data import load
@@ -18,7 +19,7 @@ from topoff.memory import peak_memory
 from topoff.runs import RunFolder
 from topoff.tasks import Task, task_of
 from topoff.top import TOP, predict
-from topoff.training import SPLITS, device_of, model_for
+from topoff.training import SPLITS
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def open_run(path: str | Path) -> Trained:
         result = folder.read_json("result.json")
         task = Task(result["task"], result["outputs"], result["metric"], center=result["center"], scale=result["scale"])
         return Trained(folder, config, task, result["classes"], encoding, weights, result["features"])
-    data = graph_of(config)
+    data = graph_of(config, encoding=encoding)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
     return Trained(folder, config, task, class_names(data, task), encoding, weights, data.num_features)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,24 +46,23 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def create(self, *, overwrite: bool = False) -> RunFolder:
-        """Make the folder; refuse one that holds a run, unless it may be overwritten.
+    def create(self) -> RunFolder:
+        """Make the folder; refuse one that holds something.
 
         Raises:
             FileExistsError: there is a run, or something else.
         """
         if self.path.exists() and not self.path.is_dir():
             raise FileExistsError(f"Expected --out to be a folder (got the file {self.path}); choose another place.")
+        if (self.path / "config.toml").is_file():
+            raise FileExistsError(
+                f"Expected --out to be a new folder (got {self.path}, which holds a run); go on with --resume "
+                f"{self.path}, start anew with --overwrite, or choose another --out."
+            )
         if self.path.is_dir() and any(self.path.iterdir()):
-            if not overwrite or not (self.path / "config.toml").is_file():
-                held = "a run" if (self.path / "config.toml").is_file() else "other files"
-                remedy = f"go on with --resume {self.path}, start anew with --overwrite, or choose another --out"
-                raise FileExistsError(
-                    f"Expected --out to be a new folder (got {self.path}, which holds {held}); "
-                    + (remedy if held == "a run" else "choose another --out")
-                    + "."
-                )
-            shutil.rmtree(self.path)
+            raise FileExistsError(
+                f"Expected --out to be a new folder (got {self.path}, which holds other files); choose another --out."
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         return self
 

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from topoff.metrics import LOWER_IS_BETTER, METRICS, metric_for, score
 
-KINDS = ("classes", "binary", "multilabel", "regression")
 METRICS_OF = {
     "classes": ("accuracy",),
     "binary": ("roc_auc", "accuracy"),
@@ -32,7 +31,7 @@ CLASS_WEIGHTS = ("none", "balanced")
 class Task:
     """Hold what a model is trained for."""
 
-    kind: str  # one of KINDS; "binary" is two classes, scored by ROC-AUC
+    kind: str  # a key of METRICS_OF; "binary" is two classes, scored by ROC-AUC
     outputs: int  # columns of the model's output
     metric: str
     weight: Tensor | None = None  # (outputs,) of the classes in the loss

@@ -19,15 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.building import make_model
+from topoff.assembling import learning_rate, make_optimizer, make_parts
 from topoff.cache import content_hash
 from topoff.choosing import Choice
 from topoff.config import Config
 from topoff.invariance import RelativeError
 from topoff.memory import peak_memory
-from topoff.methods import METHODS, Method
 from topoff.runs import Checkpoint, RunFolder
-from topoff.tasks import Task, task_of
 
 SPLITS = ("train", "val", "test")
 
@@ -43,15 +41,6 @@ class Listener:
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """Hear of the end of an epoch: its line in metrics.jsonl."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Hold what a run is made of."""
-
-    task: Task
-    model: nn.Module
-    method: Method
 
 
 @dataclass
@@ -71,65 +60,6 @@ class Progress:
     fidelity: float | None = None
     refreshed_at: int = -1  # epoch that an evaluation's refresh was made for
     peak: int = 0
-
-
-def make_parts(config: Config, data: Data, *, listener: Listener | None = None) -> Parts:
-    """Build task, model and method from settings that leave nothing open."""
-    task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
-    torch.manual_seed(config.seed)
-    model = model_for(config, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
-    settings: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout}
-    if config.method == "top":
-        names = ("batches", "ratio", "parts", "regroup", "train_only", "rank", "estimator", "inits", "refresh")
-        settings |= {name: getattr(config, name) for name in names}
-        settings |= {"cache": True, "progress": (listener or Listener()).preparing}
-    return Parts(task, model, METHODS[config.method](model, data, **settings))
-
-
-def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
-    """Build the model that the settings name, for a graph."""
-    degree = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
-    return make_model(
-        config.model,
-        in_channels=data.num_features,
-        hidden=config.hidden,
-        out_channels=outputs,
-        layers=config.layers,
-        dropout=config.dropout,
-        input_dropout=config.input_dropout,
-        norm=config.norm,
-        residual=config.residual,
-        jk=config.jk,
-        linear=config.linear,
-        heads=config.heads,
-        out_heads=config.out_heads,
-        alpha=config.alpha,
-        theta=config.theta,
-        shared_weights=config.shared_weights,
-        aggregators=[name.strip() for name in config.aggregators.split(",")],
-        scalers=[name.strip() for name in config.scalers.split(",")],
-        degrees=torch.bincount(degree),
-    )
-
-
-def learning_rate(config: Config, epoch: int) -> float:
-    """Return the learning rate of an epoch (from 0): warm-up, then the schedule.
-
-    >>> from topoff.config import make_config
-    >>> config = make_config({"dataset": "x", "lr": 1.0, "epochs": 4, "schedule": "linear"})
-    >>> [learning_rate(config, epoch) for epoch in range(4)]
-    [1.0, 0.75, 0.5, 0.25]
-    """
-    if epoch < config.warmup:
-        return config.lr * (epoch + 1) / (config.warmup + 1)
-    share = (epoch - config.warmup) / max(1, config.epochs - config.warmup)
-    if config.schedule == "cosine":
-        return config.lr * (1 + math.cos(math.pi * share)) / 2
-    if config.schedule == "linear":
-        return config.lr * (1 - share)
-    if config.schedule == "step":
-        return config.lr * 0.1 ** ((share >= 0.5) + (share >= 0.75))
-    return config.lr
 
 
 def data_hash(data: Data) -> str:
@@ -166,7 +96,7 @@ class Training:
     ) -> None:
         self.config, self.data, self.folder = config, data, folder
         self.listener, self.choices = listener or Listener(), choices or []
-        self.parts = make_parts(config, data, listener=self.listener)
+        self.parts = make_parts(config, data, progress=self.listener.preparing)
         self.optimizer = make_optimizer(config, self.parts.model)
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}
@@ -364,17 +294,6 @@ class Training:
             )
 
 
-def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimiser that the settings name."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ValueError(f"Expected the model to have parameters to train (got none in {type(model).__name__}).")
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, lr=config.lr, weight_decay=config.weight_decay)
-
-
 def generator_state() -> dict[str, Tensor]:
     """Return the state of torch's generators."""
     state = {"cpu": torch.get_rng_state()}
@@ -388,21 +307,6 @@ def set_generator_state(state: dict[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device that a name means."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"Expected device to be auto, cpu or a cuda device that is there (got '{name}': {reason})."
-        ) from error
-    return device
 
 
 def _error(exact: Tensor, seen: Tensor, *, nodes: Tensor | None) -> float:

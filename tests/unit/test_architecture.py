@@ -20,6 +20,7 @@ ORDER = [
     "results",
     "predicting",
     "training",
+    "assembling",
     "choosing",
     "runs",
     "config",

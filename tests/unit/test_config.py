@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from graphs import communities
+from topoff.assembling import Parts, make_parts
 from topoff.choosing import choose
 from topoff.config import (
     FIELDS,
@@ -28,7 +29,7 @@ from topoff.config import (
 from topoff.methods import Method
 from topoff.predicting import graph_of
 from topoff.runs import RunFolder
-from topoff.training import Parts, Training, make_parts
+from topoff.training import Training
 
 # layers of settings
 

@@ -11,24 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphs import SQUARE, cliques, same_part
 from topoff import partitioning
 from topoff.partitioning import cached_partition, partition
 
 PARTITIONERS = ["kaminpar", "metis"]
 METHODS = [*PARTITIONERS, "random"]
-SQUARE = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])  # directed ring
-
-
-def cliques(count: int, size: int) -> Tensor:
-    """Connect `count` cliques of `size` nodes in a ring, each pair of neighbours by one edge; one direction only."""
-    edges = [(c * size + i, c * size + j) for c in range(count) for i in range(size) for j in range(i + 1, size)]
-    edges += [(c * size, (c + 1) % count * size + 1) for c in range(count)]
-    return torch.tensor(edges).T
-
-
-def same_part(part: Tensor) -> Tensor:
-    """Describe a partition up to the names of its parts."""
-    return part[:, None] == part[None, :]
 
 
 @pytest.mark.parametrize("method", PARTITIONERS)

@@ -203,7 +203,7 @@ def test_degree_statistics_are_those_of_the_graph_that_was_learnt_from(tmp_path:
 
 
 def make_untrained(run: Trained, data: Data) -> torch.nn.Module:
-    from topoff.training import model_for
+    from topoff.assembling import model_for
 
     return model_for(run.config, data, outputs=run.task.outputs)
 

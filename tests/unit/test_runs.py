@@ -42,22 +42,20 @@ def test_a_run_is_not_overwritten(folder: RunFolder) -> None:
     expected = r"--out to be a new folder \(got .*run, which holds a run\); go on with --resume .*, start anew with"
     with pytest.raises(FileExistsError, match=expected):
         folder.create()
-    folder.create(overwrite=True)
-    assert held(folder) == {}
+    assert held(folder) == {"config.toml": b""}
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_other_files_are_never_overwritten(folder: RunFolder, *, overwrite: bool) -> None:
+def test_other_files_are_never_overwritten(folder: RunFolder) -> None:
     folder.write("thesis.tex", "years of work")
     with pytest.raises(FileExistsError, match=r"which holds other files\); choose another --out\.$"):
-        folder.create(overwrite=overwrite)
+        folder.create()
     assert held(folder) == {"thesis.tex": b"years of work"}
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(FileExistsError, match=r"--out to be a folder \(got the file .*run\); choose another place"):
-        RunFolder(tmp_path / "run").create(overwrite=True)
+        RunFolder(tmp_path / "run").create()
 
 
 def test_a_run_must_have_settings(folder: RunFolder) -> None:

@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 import topoff.top
 import topoff.training
 from graphs import communities
+from topoff.assembling import device_of, learning_rate, make_optimizer
 from topoff.choosing import Choice
 from topoff.config import Config, make_config
 from topoff.methods.top import Compensate
@@ -25,10 +26,7 @@ from topoff.tasks import Task
 from topoff.training import (
     Listener,
     Training,
-    device_of,
     generator_state,
-    learning_rate,
-    make_optimizer,
     set_generator_state,
     versions,
 )

@@ -27,6 +27,7 @@ class _Verbs(TyperGroup):
     """Run a verb; typer would turn Ctrl-C into a silent exit."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the verb that the command line names."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
@@ -99,6 +100,7 @@ def _warner() -> Callable[..., None]:
     told = set()
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+        """Print a warning that was not printed yet."""
         if str(message) not in told:
             told.add(str(message))
             _say(f"warning: {message}", 0)

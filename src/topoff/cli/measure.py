@@ -114,9 +114,11 @@ class _Display:
         self._progress.stop()
 
     def tell(self, epoch: int, loss: float) -> None:
+        """Show how far the training is."""
         self._progress.update(self._task, completed=epoch, description=f"training full-batch, loss {loss:.3f}")
 
     def say(self, what: str) -> None:
+        """Show what is being done."""
         self._progress.update(self._task, description=what)
 
 

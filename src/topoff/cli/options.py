@@ -23,6 +23,7 @@ def with_settings(verb: Verb) -> Verb:
     own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own]
 
     def wrapped(**arguments: Any) -> None:
+        """Call the verb with what was given."""
         given = {key: value for key, value in arguments.items() if key not in settings or value is not None}
         verb(**given)
 

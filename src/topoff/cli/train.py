@@ -199,11 +199,11 @@ class Job:
         """Say what would be done and what it would cost."""
         from dataclasses import asdict
 
+        from topoff.assembling import model_for
         from topoff.choosing import choose, estimate
         from topoff.cli.tables import print_plan
         from topoff.predicting import graph_of
         from topoff.tasks import task_of
-        from topoff.training import model_for
 
         data = graph_of(config)
         chosen, choices = choose(config, data)
