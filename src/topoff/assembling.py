@@ -11,7 +11,6 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.building import make_model
-from topoff.choosing import BATCHED
 from topoff.config import Config
 from topoff.loader import Progress
 from topoff.methods import METHODS, Method
@@ -33,11 +32,10 @@ def make_parts(config: Config, data: Data, *, progress: Progress | None = None) 
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
     torch.manual_seed(config.seed)
     model = model_for(config, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
-    settings: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout}
-    if config.method == "top":
-        settings |= {name: getattr(config, name) for name in BATCHED}
-        settings |= {"cache": True, "progress": progress}
-    return Parts(task, model, METHODS[config.method](model, data, **settings))
+    kind = METHODS[config.method]
+    settings: dict[str, Any] = {name: getattr(config, name) for name in kind.settings}
+    shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
+    return Parts(task, model, kind(model, data, **settings, **shared))
 
 
 def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
@@ -65,11 +63,11 @@ def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
     )
 
 
-def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimiser that the settings name."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if not parameters:
-        raise ValueError(f"Expected the model to have parameters to train (got none in {type(model).__name__}).")
+        raise ValueError(f"Expected the model to have parameters to train (got none in model '{config.model}').")
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam

@@ -21,14 +21,13 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.config import Config
+from topoff.methods import METHODS
 
 RATIO = 0.1
 SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, where the user leaves it open
 RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
 REFRESH = 5  # epochs
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
-# what only mini-batches read
-BATCHED = ("batches", "ratio", "parts", "regroup", "train_only", "rank", "estimator", "inits", "refresh")
 READ_BY = {  # models -> the settings that only they read
     ("gat",): ("heads", "out_heads"),
     ("gcnii", "gcnii-jk"): ("alpha", "theta", "shared_weights"),
@@ -69,13 +68,16 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         if getattr(config, what) is None:
             choices.append(Choice(what, value, why))
 
-    if config.method == "top":
+    read = METHODS[config.method].settings
+    if "ratio" in read:
         cluster = edges > 0
-        take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
+        if "batches" in read:
+            take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
         batched = int(data.train_mask.sum()) if config.train_only and "train_mask" in data else nodes
         ratio, why = _ratio(batched)
         take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))
+    if "rank" in read:
         take("rank", min(RANK, max(1, batch // NODES_PER_RANK)), f"{NODES_PER_RANK} or more nodes per direction")
         take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
     often = nodes <= CHEAP
@@ -93,7 +95,9 @@ def unused(config: Config, given: Iterable[str]) -> list[str]:
     >>> unused(make_config({"dataset": "x", "model": "sage", "heads": 2}), ["model", "heads"])
     ['heads has no effect on model sage']
     """
-    found = [f"{key} has no effect on method full" for key in given if config.method == "full" and key in BATCHED]
+    of_methods = {key for method in METHODS.values() for key in method.settings}
+    idle = of_methods - set(METHODS[config.method].settings)
+    found = [f"{key} has no effect on method {config.method}" for key in given if key in idle]
     readers = {key: models for models, keys in READ_BY.items() for key in keys}
     own = ":" in config.model
     mine = [key for key in given if not own and key in readers and config.model not in readers[key]]
@@ -135,7 +139,7 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     flops = 6.0 * nodes * sum(p.numel() for p in matrices) + 12.0 * nodes * rank * columns
     moved = 2.0 * width * (edges + nodes) * columns + 30.0 * width * nodes * columns
     speed, bandwidth = _rates()
-    ratio = config.ratio if config.method == "top" and config.ratio else 1.0
+    ratio = config.ratio if "ratio" in METHODS[config.method].settings and config.ratio else 1.0
     batch = max(1, round(nodes * min(1.0, ratio)))
     held = nodes * (data.x.size(1) * width * 3 + rank * width * 8) + edges * 60
     held += batch * columns * width * 10 + 5 * width * sum(p.numel() for p in model.parameters())

@@ -54,7 +54,13 @@ class Supplement:
 
 
 class Compensated:
-    """Stand in for a model's message passing with the supplement of the current batch; a `Handler` for its convs."""
+    """Stand in for a model's message passing with the supplement of the current batch; a `Handler` for its convs.
+
+    A subclass that knows the halo from elsewhere (histories) overrides `aggregate` and `virtual`. Both are told the
+    place of the propagation in the forward: the conv, its call and the hop inside it.
+    """
+
+    before_weights = False  # `aggregate` takes what a conv reads, before its weight matrix: (A H) W = A (H W)
 
     def __init__(self, convs: list[Conv]) -> None:
         """Prepare the interception once; batches come later, with `on`."""
@@ -66,6 +72,8 @@ class Compensated:
         self._known = 0  # propagations of the running conv that see only the features
         self._calls: dict[str, int] = {}  # of each conv in this forward
         self._exact = False  # the running conv reads the batch's own features, not a dropped-out copy
+        self._aggregated = False  # the running conv was given its aggregated input
+        self._conv = ""  # name and call of the running conv
 
     @contextmanager
     def on(self, batch: Data) -> Iterator[None]:
@@ -82,7 +90,7 @@ class Compensated:
         """Run a conv on the batch as it would run on the whole graph."""
         supplement: Supplement = self.batch.supplement
         call = self._calls.get(conv.name, 0)
-        self._calls[conv.name] = call + 1
+        self._calls[conv.name], self._conv, self._aggregated = call + 1, f"{conv.name}/{call}", False
         self._known = supplement.plan.constant_of(conv, call)
         constant = self._known > 0
         x = first_input(conv, args, kwargs)
@@ -103,6 +111,8 @@ class Compensated:
             chain = (self._operator,)
             structure = supplement.structure
             given["x"] = structure.constants[chain] if self._exact else torch.cat([x, structure.halo_constant(chain)])
+        elif self.before_weights and conv.transforms_first:
+            given["x"], self._aggregated = self.aggregate(f"{self._conv}/0", self._operator, x), True
         return forward(**given)
 
     def _general(
@@ -111,26 +121,31 @@ class Compensated:
         """Append virtual rows for the halo (9), (10); they live inside this conv only."""
         supplement: Supplement = self.batch.supplement
         flow = conv.module.flow
-        around = supplement.structure.around[flow]
-        compensation = supplement.compensation
 
-        def virtual(h: Tensor) -> Tensor:
+        def halo_rows(h: Tensor) -> Tensor:
             """Return the rows (c, d) that stand in for the halo of an embedding h (b, d)."""
             if self.collect and h is not self.batch.x:  # exact inference exchanges the same tensors
                 self.collect(conv, self._hop, h)
-                self._hop += 1
-            if compensation is None:
-                return h.new_zeros((around.halo.numel(), *h.shape[1:]))
-            flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
-            return flat.view(-1, *h.shape[1:])
+            place, self._hop = f"{self._conv}/{self._hop}", self._hop + 1
+            return self.virtual(place, flow, h)
 
-        exact = supplement.plan.exact_features
-        return extended(conv, self.batch, around, virtual, raw, exact).run(forward, args, kwargs)
+        around, exact = supplement.structure.around[flow], supplement.plan.exact_features
+        return extended(conv, self.batch, around, halo_rows, raw, exact).run(forward, args, kwargs)
+
+    def virtual(self, place: str, flow: str, h: Tensor) -> Tensor:
+        """Return what stands in for the halo's rows of an embedding h (b, d): R h, or zeros to leave it out; (c, d)."""
+        supplement: Supplement = self.batch.supplement
+        if supplement.compensation is None:
+            return h.new_zeros((supplement.structure.around[flow].halo.numel(), *h.shape[1:]))
+        compensation = supplement.compensation
+        flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
+        return flat.view(-1, *h.shape[1:])
 
     def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
-        """Return A[B,B] h + A[B,C] R h, or the known product where the operand is the features."""
-        supplement: Supplement = self.batch.supplement
-        structure = supplement.structure
+        """Return the aggregated operand, or the known product where the operand is the features."""
+        if self._aggregated:
+            return operand
+        structure: Structure = self.batch.supplement.structure
         hop, self._hop = self._hop, self._hop + 1
         spot = structure.spots[self._operator]
         if hop < self._known:
@@ -143,7 +158,12 @@ class Compensated:
             return spot.within @ operand + structure.halo_constant(chain)
         if self.collect and not conv.transforms_first and operand is not self.batch.x:
             self.collect(conv, hop, operand)
-        return compensate(spot, supplement.compensation, operand, operator=self._operator)
+        return self.aggregate(f"{self._conv}/{hop}", self._operator, operand)
+
+    def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
+        """Return A[B,B] h + A[B,C] R h; (b, d)."""
+        supplement: Supplement = self.batch.supplement
+        return compensate(supplement.structure.spots[operator], supplement.compensation, h, operator=operator)
 
 
 def compensate(spot: Spot, compensation: Compensation | None, h: Tensor, *, operator: Operator) -> Tensor:

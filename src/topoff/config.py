@@ -46,7 +46,7 @@ class Config:
     seed: Annotated[Natural, "Seed of everything."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 
-    method: Annotated[Literal["top", "full"], "Compensated mini-batches, or the whole graph at once."] = "top"
+    method: Annotated[Literal["top", "full", "cluster", "drop"], "How batches are made and run."] = "top"
     batches: Annotated[Literal["kaminpar", "metis", "random"] | None, "How nodes are batched."] = None
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
     parts: Annotated[Positive | None, "Clusters that are merged into batches."] = None

@@ -31,6 +31,13 @@ def whole_graph(graph: Graph, plan: Plan) -> Data:
     return batch
 
 
+def closed(subgraph: Data, plan: Plan) -> Data:
+    """Return a subgraph as a batch that is a graph of its own: nothing outside is seen, degrees are those inside."""
+    batch = whole_graph(Graph(subgraph), plan)
+    batch.n_id, batch.batch_size = subgraph.n_id, subgraph.batch_size
+    return batch
+
+
 class Loader:
     """Iterate over compensated batches, shuffled by (seed, epoch); fixed batches are cut once and kept.
 

@@ -113,11 +113,11 @@ class Network(nn.Module):
         total = x if self.mix is None else self.jumps[0](x).relu()
         for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=False), start=1):
             h = norm(self._convolve(conv, x, root, edges))
-            if self.residual and h.shape == x.shape:
-                h = h + x
+            if self.residual and h.shape[1:] == x.shape[1:]:
+                h = h + x[: len(h)]  # sampled layers return the rows that are still needed, the first ones
             x = self._drop(self.activation(h))
             if self.mix is not None:  # a running sum: exact inference then holds one matrix, not one per layer
-                total = total + self.jumps[layer](x).relu()
+                total = total[: len(x)] + self.jumps[layer](x).relu()
         if self.mix is not None:
             x = self._drop(self.mix(total / len(self.jumps)).relu())
         out: Tensor = self._convolve(self.convs[-1], x, root, edges) if self.last is None else self.last(x)

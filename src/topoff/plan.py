@@ -50,6 +50,7 @@ class Plan:
     chains: tuple[Chain, ...]  # the operators applied to the raw features there
     exact_features: bool = True  # the halo's raw features are used; False: the batch sees nothing outside itself
     constant_calls: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the same by call, for shared convs
+    depth: int = 0  # propagations of one forward
 
     def constant_of(self, conv: Conv, call: int) -> int:
         """Return how many leading propagations of one call of a conv in the forward see only the raw features."""
@@ -195,6 +196,7 @@ class _Tracer:
     flows: list[str] = field(default_factory=list)
     hops: dict[str, list[int]] = field(default_factory=dict)  # by conv, per call: leading propagations of raw features
     _operator: Operator | None = None
+    depth: int = 0  # propagations so far
     _constant: Tensor | None = None  # what an unbroken chain of propagations of the features has come to
     _count: int = 0
 
@@ -209,12 +211,14 @@ class _Tracer:
             _note(self.operators, self._operator)
             return forward(**without_edges(conv, args, kwargs))
         calls.append(int(reads_features))
+        self.depth += 1
         _note(self.flows, conv.module.flow)
         return self._propagating_once(conv, forward, args, kwargs)
 
     def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
         """Multiply, and follow the chain of propagations that start from the features."""
         assert self._operator is not None
+        self.depth += 1
         out = self.graph.aggregation(self._operator).all().to(operand.device) @ operand
         if self._constant is not None and operand is self._constant:
             self.hops[conv.name][-1] += 1
@@ -253,7 +257,7 @@ class _Tracer:
                         _note(chains, (operator,) * length)
         by_call = {name: tuple(calls) for name, calls in self.hops.items()}
         found = tuple(self.operators), tuple(self.flows), hops, tuple(chains)
-        return Plan(convs, *found, constant_calls=by_call)
+        return Plan(convs, *found, constant_calls=by_call, depth=self.depth)
 
 
 def _note(seen: list[Any], item: Any) -> None:

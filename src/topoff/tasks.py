@@ -38,14 +38,24 @@ class Task:
     center: float = 0.0  # mean and standard deviation of the training targets: regression is learnt in these units
     scale: float = 1.0
 
-    def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss over some nodes: cross-entropy, logistic, or squares of standardised targets."""
-        if self.kind == "regression":
-            return F.mse_loss(out.view(-1), (y.view(-1).to(out.dtype) - self.center) / self.scale)
+    def loss(self, out: Tensor, y: Tensor, *, node_weight: Tensor | None = None) -> Tensor:
+        """Return the mean loss over some nodes: cross-entropy, logistic, or squares of standardised targets.
+
+        With `node_weight` (b,), the sum of the nodes' losses times their weights. Class weights count in it as they do
+        in the mean over the whole graph, relative to the mean weight, 1.
+        """
+        reduction = "mean" if node_weight is None else "none"
         weight = None if self.weight is None else self.weight.to(out.device, out.dtype)
-        if self.kind == "multilabel":
-            return F.binary_cross_entropy_with_logits(out, y.to(out.dtype), pos_weight=weight)
-        return F.cross_entropy(out, y, weight=weight)
+        if self.kind == "regression":
+            target = (y.view(-1).to(out.dtype) - self.center) / self.scale
+            losses = F.mse_loss(out.view(-1), target, reduction=reduction)
+        elif self.kind == "multilabel":
+            losses = F.binary_cross_entropy_with_logits(out, y.to(out.dtype), pos_weight=weight, reduction=reduction)
+        else:
+            losses = F.cross_entropy(out, y, weight=weight, reduction=reduction)
+        if node_weight is None:
+            return losses
+        return (losses.view(len(out), -1).mean(dim=1) * node_weight).sum()
 
     def predictions(self, out: Tensor) -> Tensor:
         """Return outputs in the units of the labels: targets (n,) for regression, else the logits as they are."""

@@ -26,6 +26,7 @@ from topoff.config import Config
 from topoff.invariance import RelativeError
 from topoff.memory import peak_memory
 from topoff.runs import Checkpoint, RunFolder
+from topoff.tasks import Task
 
 SPLITS = ("train", "val", "test")
 
@@ -60,6 +61,13 @@ class Progress:
     fidelity: float | None = None
     refreshed_at: int = -1  # epoch that an evaluation's refresh was made for
     peak: int = 0
+
+
+def batch_loss(task: Task, out: Tensor, batch: Data) -> Tensor:
+    """Return the mean loss of the training nodes among a batch's targets, or the sum by the batch's own weights."""
+    mask = batch.train_mask[: len(out)]
+    weight = batch.loss_weight[: len(out)][mask] if "loss_weight" in batch else None
+    return task.loss(out[mask], batch.y[: len(out)][mask], node_weight=weight)
 
 
 def data_hash(data: Data) -> str:
@@ -97,7 +105,7 @@ class Training:
         self.config, self.data, self.folder = config, data, folder
         self.listener, self.choices = listener or Listener(), choices or []
         self.parts = make_parts(config, data, progress=self.listener.preparing)
-        self.optimizer = make_optimizer(config, self.parts.model)
+        self.optimizer = make_optimizer(config, self.parts.method.parameters())
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
@@ -144,7 +152,7 @@ class Training:
         if progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs:
             found = self._evaluate()
             record |= found | {"refreshed": found["refreshed"] or record["refreshed"]}
-        record["seconds"] = round(progress.seconds, 4)
+        record["seconds"], record["train_seconds"] = round(progress.seconds, 4), round(progress.train_seconds, 4)
         self.folder.append(record)
         self.listener.evaluated(record)
         self._save_if_due()
@@ -162,18 +170,19 @@ class Training:
 
     def _step(self, batch: Data) -> float:
         """Take one step of the optimiser; return the loss."""
-        model, mask = self.parts.model, batch.train_mask
-        model.train()
-        out = self.parts.method.forward(batch)
-        loss = self.parts.task.loss(out[mask], batch.y[mask])
+        self.parts.model.train()
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self.parts.method.learn(batch, self._loss)
         if self.config.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), self.config.clip)
+            nn.utils.clip_grad_norm_(self.parts.method.parameters(), self.config.clip)
         self.optimizer.step()
-        value = float(loss.detach())
+        value = float(loss)
         self._count(time.perf_counter() - self._step_started, training=True)
         return value
+
+    def _loss(self, out: Tensor, batch: Data) -> Tensor:
+        """Return the loss of the training nodes among a batch's targets."""
+        return batch_loss(self.parts.task, out, batch)
 
     def _steps_per_epoch(self) -> int:
         """Count the steps of an epoch, as far as they are known."""

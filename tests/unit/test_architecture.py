@@ -30,6 +30,8 @@ ORDER = [
     "refreshing",
     "invariance",
     "loader",
+    "layered",
+    "histories",
     "compensated",
     "estimator",
     "embeddings",

@@ -34,7 +34,9 @@ def gcn(**options: object) -> GCN:
 
 
 def made(name: str, model: nn.Module | None = None, **settings: object) -> Method:
-    method = METHODS[name](model or gcn(), graph(), **(SETTINGS | settings))
+    kind = METHODS[name]
+    read = {key: value for key, value in (SETTINGS | settings).items() if key in (*kind.settings, "seed")}
+    method = kind(model or gcn(), graph(), **read)
     method.prepare()
     return method
 
@@ -53,12 +55,12 @@ def test_a_method_has_the_protocols_functions(name: str) -> None:
     assert isinstance(method.model, nn.Module)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["top", "full", "cluster", "drop"])
 def test_an_epoch_holds_every_node_once(name: str) -> None:
     method = made(name)
     for _ in range(2):
         batches = list(method.batches())
-        assert len(batches) == len(method) == {"top": 4, "full": 1}[name]
+        assert len(batches) == len(method) == {"full": 1}.get(name, 4)
         assert sorted(torch.cat([batch.n_id for batch in batches]).tolist()) == list(range(60))
 
 

@@ -5,14 +5,17 @@ A method is one file. Scores never come from its batches: `exact` is the whole g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.loader import BatchReport
+from topoff.methods.cluster import Cluster
+from topoff.methods.drop import Drop
 from topoff.methods.full import Full
+from topoff.methods.minibatch import LossOf
 from topoff.methods.top import Compensate
 
 
@@ -31,7 +34,13 @@ class Method(Protocol):
         """Yield what is left of the current epoch, then go on to the next one."""
 
     def forward(self, batch: Data) -> Tensor:
-        """Return the model's output on a batch, with gradients; (b, out)."""
+        """Return the outputs of the first `batch_size` nodes of a batch, with gradients; (batch_size, out)."""
+
+    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
+        """Put the gradient of the batch's loss into the parameters; return the loss."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return what is trained: the model's parameters, and the method's own where it has some."""
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact output of all nodes in eval mode, and whether the method took the occasion to refresh."""
@@ -61,4 +70,18 @@ class Method(Protocol):
         """Go on from a state, instead of `prepare`."""
 
 
-METHODS: dict[str, Callable[..., Method]] = {"top": Compensate, "full": Full}
+class Kind(Protocol):
+    """Make a method: its class."""
+
+    settings: tuple[str, ...]  # of a run's settings, those that the method reads
+
+    def __call__(self, *args: Any, **settings: Any) -> Method:
+        """Take the model, the graph and the settings; nothing is prepared before `prepare` or `restore`."""
+
+
+METHODS: dict[str, Kind] = {
+    "top": Compensate,
+    "full": Full,
+    "cluster": Cluster,
+    "drop": Drop,
+}

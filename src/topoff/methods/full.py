@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,14 @@ from torch_geometric.data import Data
 
 from topoff.convs import evaluating
 from topoff.loader import BatchReport, whole_graph
+from topoff.methods.minibatch import LossOf
 from topoff.top import TOP
 
 
 class Full:
     """Take one step per epoch, on all training nodes at once."""
+
+    settings: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: nn.Module, data: Data, *, seed: int = 0, fast_dropout: bool = False, **_: Any) -> None:
         self.model = model
@@ -44,6 +47,16 @@ class Full:
     def forward(self, batch: Data) -> Tensor:
         """Return the output."""
         return self.top(batch)
+
+    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
+        """Put the gradient of the batch's loss into the parameters; return the loss."""
+        loss = loss_of(self.forward(batch), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the model's parameters."""
+        return list(self.model.parameters())
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the output of all nodes in eval mode."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,21 @@ from torch_geometric.data import Data
 
 from topoff.convs import evaluating
 from topoff.loader import BatchReport
+from topoff.methods.minibatch import LossOf
 from topoff.top import TOP
 
 
 class Compensate:
     """Run `TOP` under the protocol of methods; an exact evaluation refreshes the basis where that is due anyway."""
 
-    def __init__(self, model: nn.Module, data: Data, **settings: Any) -> None:
+    settings: ClassVar[tuple[str, ...]] = (
+        *("batches", "ratio", "parts", "regroup", "train_only"),
+        *("rank", "estimator", "inits", "refresh"),
+    )
+
+    def __init__(self, model: nn.Module, data: Data, *, cache: bool = True, **settings: Any) -> None:
         self.model = model
-        self.top = TOP(model, data, **settings)
+        self.top = TOP(model, data, cache=cache, **settings)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -36,6 +42,16 @@ class Compensate:
     def forward(self, batch: Data) -> Tensor:
         """Return the compensated output."""
         return self.top(batch)
+
+    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
+        """Put the gradient of the batch's loss into the parameters; return the loss."""
+        loss = loss_of(self.forward(batch), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the model's parameters."""
+        return list(self.model.parameters())
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact output; where the basis is due, the same forward gives a new one."""

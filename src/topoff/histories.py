@@ -1,0 +1,35 @@
+"""Histories: the last known embedding of every node, one table per propagation of a model (GAS, Eq. 8).
+
+>>> histories = Histories(3)
+>>> histories.push("conv/0/0", torch.tensor([2]), torch.tensor([[1.0, 2.0]]))
+>>> histories.pull("conv/0/0", torch.tensor([0, 2]), like=torch.zeros(1, 2))
+tensor([[0., 0.],
+        [1., 2.]])
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Histories:
+    """Keep a table (n, d) per place in the forward; what was never pushed is zero."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self.num_nodes = num_nodes
+        self.tables: dict[str, Tensor] = {}
+
+    def table(self, place: str, *, like: Tensor) -> Tensor:
+        """Return the whole table of a place, (n, d); zeros at the first call, as wide as the rows `like` (b, d)."""
+        if place not in self.tables:
+            self.tables[place] = like.new_zeros((self.num_nodes, *like.shape[1:]))
+        return self.tables[place]
+
+    def push(self, place: str, nodes: Tensor, rows: Tensor) -> None:
+        """Write the rows of some nodes."""
+        self.table(place, like=rows)[nodes] = rows.detach()
+
+    def pull(self, place: str, nodes: Tensor, *, like: Tensor) -> Tensor:
+        """Read the rows of some nodes."""
+        return self.table(place, like=like)[nodes]

@@ -1,0 +1,56 @@
+"""Cluster-GCN (Chiang et al., KDD 2019): batches of clusters, each a graph of its own.
+
+Section 3.1 and Algorithm 1: several clusters make a batch (stochastic multiple partitions, Section 3.2), the edges
+between them included, and the adjacency is normalised again inside the batch. The diagonal enhancement of Section 3.3,
+A' + lambda diag(A'), belongs to the layer and is needed in inference too: `ClusterGCNConv`, or `--model cluster-gcn`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import nn
+from torch_geometric.data import Data
+
+from topoff.batching import NodeSets
+from topoff.loader import closed
+from topoff.methods.minibatch import MiniBatches
+
+
+class Cluster(MiniBatches):
+    """Run the bare model on the subgraph that a batch induces, on the fast operator; any model."""
+
+    settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "train_only")
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        batches: str = "kaminpar",
+        parts: int | None = None,
+        regroup: bool = False,
+        train_only: bool = False,
+        ratio: float = 0.1,
+        seed: int = 0,
+        **shared: Any,
+    ) -> None:
+        super().__init__(model, data, ratio=ratio, seed=seed, **shared)
+        self.sets = NodeSets(
+            method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only
+        )
+        self._cut_for = -1  # epoch of the node sets at hand
+        self._kept: dict[int, Data] = {}  # their batches; of fixed ones, all after the first epoch
+
+    def begin(self) -> None:
+        """Partition the graph."""
+        self.sets.fit(self.data, cache=True)
+
+    def batch(self, epoch: int, number: int) -> Data:
+        """Return the subgraph of some clusters."""
+        epoch = epoch if self.sets.regroup else 0
+        if self._cut_for != epoch:
+            self._cut_for, self._nodes, self._kept = epoch, self.sets.of(epoch), {}
+        if number not in self._kept:
+            self._kept[number] = closed(self.graph.induced(self._nodes[number]), self.plan)
+        return self._kept[number]
