@@ -1,5 +1,6 @@
 """Histories: the last known embedding of every node, one table per propagation of a model (GAS, Eq. 8).
 
+>>> import torch
 >>> histories = Histories(3)
 >>> histories.push("conv/0/0", torch.tensor([2]), torch.tensor([[1.0, 2.0]]))
 >>> histories.pull("conv/0/0", torch.tensor([0, 2]), like=torch.zeros(1, 2))
@@ -9,7 +10,6 @@ tensor([[0., 0.],
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
