@@ -15,6 +15,7 @@ tensor([[0.0000, 1.0000, 0.0000],
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -108,9 +109,15 @@ class Aggregation:
     matrix: Any  # scipy.sparse.csr_array (n, n)
     dtype: torch.dtype
 
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether A equals A^T, exactly; then so does every A[B, B]."""
+        difference = self.matrix - self.matrix.T
+        return bool(difference.nnz == 0 or np.abs(difference.data).max() == 0.0)
+
     def all(self) -> Sparse:
         """Return the whole of A."""
-        return to_sparse(self.matrix, self.dtype)
+        return to_sparse(self.matrix, self.dtype, symmetric=self.symmetric)
 
     def rows(self, nodes: Tensor) -> Sparse:
         """Return A[B, :], the columns numbered globally."""
@@ -118,16 +125,32 @@ class Aggregation:
 
     def within(self, nodes: Tensor) -> Sparse:
         """Return A[B, B], both sides numbered by position in the batch."""
-        ids = _array(nodes)
-        return to_sparse(_columns(self.matrix[ids], ids), self.dtype)
+        return self._within(*self._rows(nodes))
 
     def across(self, nodes: Tensor) -> tuple[Tensor, Sparse]:
         """Return the boundary rows (positions in the batch) and A[boundary, not B], the columns numbered globally."""
+        return self._across(*self._rows(nodes))
+
+    def cut(self, nodes: Tensor) -> tuple[Sparse, Tensor, Sparse]:
+        """Return A[B, B], the boundary rows and A[boundary, not B]: `within` and `across` in one go."""
+        rows, column = self._rows(nodes)
+        return self._within(rows, column), *self._across(rows, column)
+
+    def _rows(self, nodes: Tensor) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Return A[B, :] and, for each of its entries, the column's position in the batch, -1 outside."""
         ids = _array(nodes)
+        position = np.full(self.matrix.shape[1], -1, dtype=np.int64)
+        position[ids] = np.arange(len(ids))
         rows = self.matrix[ids]
-        outside = np.ones(self.matrix.shape[1], dtype=bool)
-        outside[ids] = False
-        keep = outside[rows.indices]
+        return rows, position[rows.indices]
+
+    def _within(self, rows: Any, column: np.ndarray[Any, Any]) -> Sparse:
+        keep, size = column >= 0, rows.shape[0]
+        inside = sp.csr_array((rows.data[keep], column[keep], _pointers(rows, keep)), shape=(size, size))
+        return to_sparse(inside, self.dtype, symmetric=self.symmetric)
+
+    def _across(self, rows: Any, column: np.ndarray[Any, Any]) -> tuple[Tensor, Sparse]:
+        keep = column < 0
         indptr = _pointers(rows, keep)
         boundary = np.flatnonzero(np.diff(indptr))
         shape = (len(boundary), self.matrix.shape[1])
@@ -175,14 +198,17 @@ def _weighted_edges(data: Data, operator: Operator) -> tuple[Tensor, Tensor]:
     return edges, torch.ones(edges.size(1), dtype=torch.float64) if weight is None else weight
 
 
-def to_sparse(matrix: Any, dtype: torch.dtype, *, transpose: bool = True) -> Sparse:
-    """Convert scipy CSR; without `transpose` the product has no gradient (for constants)."""
+def to_sparse(matrix: Any, dtype: torch.dtype, *, transpose: bool = True, symmetric: bool = False) -> Sparse:
+    """Convert scipy CSR; without `transpose` the product has no gradient (for constants).
+
+    A matrix that is known to be `symmetric` is its own transpose.
+    """
     matrix = matrix.tocsr()
     forward = _csr_tensors(matrix, dtype)
     if not transpose:
         empty = torch.empty(0, dtype=torch.int32)
         return Sparse(matrix.shape, *forward, empty, empty, forward[2][:0])
-    backward = forward if _is_symmetric(matrix) else _csr_tensors(matrix.T.tocsr(), dtype)
+    backward = forward if symmetric else _csr_tensors(matrix.T.tocsr(), dtype)
     return Sparse(matrix.shape, *forward, *backward)
 
 
@@ -193,27 +219,10 @@ def _csr_tensors(matrix: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
     return torch.from_numpy(ids), torch.from_numpy(offsets), torch.from_numpy(matrix.data).to(dtype)
 
 
-def _columns(rows: Any, ids: np.ndarray[Any, Any]) -> Any:
-    """Keep the columns in `ids` and renumber them by their position there."""
-    position = np.full(rows.shape[1], -1, dtype=np.int64)
-    position[ids] = np.arange(len(ids))
-    column = position[rows.indices]
-    keep = column >= 0
-    return sp.csr_array((rows.data[keep], column[keep], _pointers(rows, keep)), shape=(len(ids), len(ids)))
-
-
 def _pointers(rows: Any, keep: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the row pointers that are left when only the entries in `keep` stay."""
     pointers: np.ndarray[Any, Any] = np.append(0, np.cumsum(keep))[rows.indptr]
     return pointers
-
-
-def _is_symmetric(matrix: Any) -> bool:
-    """Say whether A equals A^T, exactly."""
-    if matrix.shape[0] != matrix.shape[1]:
-        return False
-    difference = matrix - matrix.T
-    return bool(difference.nnz == 0 or np.abs(difference.data).max() == 0.0)
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.aggregation import Aggregation, Operator, Sparse, aggregation
+from topoff.aggregation import Aggregation, Operator, aggregation
 
 Chain = tuple[Operator, ...]
 
@@ -117,10 +117,6 @@ class Graph:
         values = {key: self.data[key][edge_ids] for key in self.edge_level}
         features = {key: self.data[key][halo] for key in self.node_level if torch.is_floating_point(self.data[key])}
         return Neighbourhood(halo, local[edges], edge_ids, values, features)
-
-    def boundary(self, operator: Operator, nodes: Tensor) -> tuple[Tensor, Sparse]:
-        """Return the rows of a batch that receive messages from outside, and A[boundary, C] with global columns."""
-        return self.aggregation(operator).across(nodes)
 
     def _numbered(self, nodes: Tensor) -> Tensor:
         """Return (n,) the position of each node in the batch, -1 outside."""

@@ -110,8 +110,7 @@ def structure_of(graph: Graph, plan: Plan, nodes: Tensor) -> Structure:
     """Cut a batch's structure out of the graph."""
     spots = {}
     for operator in plan.operators:
-        boundary, halo = graph.boundary(operator, nodes)
-        spots[operator] = Spot(graph.aggregation(operator).within(nodes), boundary, halo)
+        spots[operator] = Spot(*graph.aggregation(operator).cut(nodes))
     around = {flow: graph.neighbourhood(nodes, flow=flow) for flow in plan.flows}
     constants = {chain: graph.propagated(chain)[nodes] for chain in plan.chains}
     if constants:

@@ -166,6 +166,21 @@ def test_an_empty_batch_has_empty_products() -> None:
     assert boundary.numel() == 0
 
 
+def test_a_cut_is_both_at_once() -> None:
+    A, nodes = aggregation(corners(), Operator()), torch.tensor([3, 0, 2, 1])
+    within, boundary, halo = A.cut(nodes)
+    assert all(torch.equal(a, b) for a, b in zip(within.tensors, A.within(nodes).tensors, strict=True))
+    assert boundary.tolist() == [0, 2, 3]  # 12 -> 3, 5 -> 2, 4 -> 1 and 13 -> 1; nobody outside sends to 0
+    everybody = torch.eye(14, dtype=torch.float64)
+    assert torch.equal(halo @ everybody, A.across(nodes)[1] @ everybody)
+
+
+def test_a_piece_of_a_matrix_that_is_not_symmetric_has_its_own_transpose() -> None:
+    A = aggregation(corners(), Operator())
+    assert not A.symmetric
+    assert A.within(torch.tensor([0, 1, 2, 3])).ids_t is not A.within(torch.tensor([0, 1, 2, 3])).ids
+
+
 def test_the_whole_graph_has_no_boundary() -> None:
     boundary, across = aggregation(corners(), Operator()).across(torch.arange(14))
     assert boundary.numel() == 0

@@ -136,9 +136,3 @@ def test_features_are_moved_once() -> None:
     assert meta is graph.features(torch.device("meta"))
     assert meta.device.type == "meta"
 
-
-def test_boundary_is_that_of_the_operator() -> None:
-    graph = Graph(corners())
-    rows, halo = graph.boundary(Operator(), torch.tensor([0, 1, 2, 3]))
-    assert rows.tolist() == [1, 2, 3]  # 4 -> 1, 13 -> 1, 5 -> 2, 12 -> 3; nobody outside sends to 0
-    assert halo.shape == (3, 14)
