@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from topoff.building import make_model
 from topoff.config import Config
 from topoff.loader import Progress
-from topoff.methods import METHODS, Method
+from topoff.methods import METHODS, Method, model_of
 from topoff.models import degree_histogram
 from topoff.tasks import Task, task_of
 
@@ -33,7 +33,8 @@ def make_parts(config: Config, data: Data, *, progress: Progress | None = None) 
     torch.manual_seed(config.seed)
     model = model_for(config, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
     kind = METHODS[config.method]
-    settings: dict[str, Any] = {name: getattr(config, name) for name in kind.settings}
+    given = {name: getattr(config, name) for name in kind.settings}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
     return Parts(task, model, kind(model, data, **settings, **shared))
 
@@ -41,7 +42,7 @@ def make_parts(config: Config, data: Data, *, progress: Progress | None = None) 
 def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
     """Build the model that the settings name, for a graph."""
     return make_model(
-        config.model,
+        model_of(config.method, config.model),
         in_channels=data.num_features,
         hidden=config.hidden,
         out_channels=outputs,
@@ -57,6 +58,7 @@ def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
         alpha=config.alpha,
         theta=config.theta,
         shared_weights=config.shared_weights,
+        diag_lambda=config.diag_lambda,
         aggregators=[name.strip() for name in config.aggregators.split(",")],
         scalers=[name.strip() for name in config.scalers.split(",")],
         degrees=degree_histogram(data.edge_index, int(data.num_nodes or 0)),

@@ -72,6 +72,11 @@ class NodeSets:
     nodes_: Tensor | None = field(default=None, init=False, repr=False)
     _pairs: Ints = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64), init=False, repr=False)
 
+    @property
+    def covers(self) -> bool:
+        """Whether every node of the graph is in exactly one batch."""
+        return not self.train_only
+
     def __len__(self) -> int:
         """Count the batches of an epoch: `round(1 / ratio)`, at least 1."""
         if not 0 < self.ratio <= 1:

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from topoff.models import GAT, GCN, GCNII, PNA, GraphSAGE, LinearGNN, Network
+from topoff.models import GAT, GCN, GCNII, PNA, SGC, SIGN, ClusterGCN, GraphSAGE, LinearGNN, Network
 
-_KINDS: dict[str, type[Network]] = {
+_KINDS: dict[str, type[nn.Module]] = {
     "gcn": GCN,
     "gcnii": GCNII,
     "gcnii-jk": GCNII,
@@ -26,6 +26,9 @@ _KINDS: dict[str, type[Network]] = {
     "gat": GAT,
     "pna": PNA,
     "linear": LinearGNN,
+    "cluster-gcn": ClusterGCN,
+    "sgc": SGC,
+    "sign": SIGN,
 }
 MODELS = tuple(_KINDS)
 
@@ -51,6 +54,7 @@ def make_model(
     aggregators: Sequence[str] | None = None,
     scalers: Sequence[str] | None = None,
     degrees: Tensor | None = None,
+    diag_lambda: float | None = None,
 ) -> nn.Module:
     """Make a model by its name, one of `MODELS`, or the user's own class, "module:Class".
 

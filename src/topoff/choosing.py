@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,20 +22,22 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.config import Config
-from topoff.methods import METHODS
+from topoff.methods import METHODS, model_of
 
 RATIO = 0.1
 SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, where the user leaves it open
 RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
 REFRESH = 5  # epochs
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
+USUAL = ("fanout", "mix")  # settings for which every method has its own default
 READ_BY = {  # models -> the settings that only they read
     ("gat",): ("heads", "out_heads"),
     ("gcnii", "gcnii-jk"): ("alpha", "theta", "shared_weights"),
     ("pna",): ("aggregators", "scalers"),
-    ("gcn", "gcnii", "sage", "gat", "pna"): ("jk",),
-    ("gcn", "sage", "gat", "pna"): ("linear",),
-    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna"): ("norm", "residual"),
+    ("cluster-gcn",): ("diag_lambda",),
+    ("gcn", "gcnii", "sage", "gat", "pna", "cluster-gcn"): ("jk",),
+    ("gcn", "sage", "gat", "pna", "cluster-gcn"): ("linear",),
+    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna", "cluster-gcn"): ("norm", "residual"),
 }
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 
@@ -80,6 +83,10 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     if "rank" in read:
         take("rank", min(RANK, max(1, batch // NODES_PER_RANK)), f"{NODES_PER_RANK} or more nodes per direction")
         take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
+    for name in USUAL:
+        if name in read:
+            usual = inspect.signature(METHODS[config.method]).parameters[name].default
+            take(name, usual, f"usual for {config.method}")
     often = nodes <= CHEAP
     every, why = (
         (1, f"cheap up to {CHEAP:,} nodes") if often else (_interval(config), "an evaluation is also a refresh")
@@ -97,11 +104,14 @@ def unused(config: Config, given: Iterable[str]) -> list[str]:
     """
     of_methods = {key for method in METHODS.values() for key in method.settings}
     idle = of_methods - set(METHODS[config.method].settings)
+    model = model_of(config.method, config.model)
+    if model != config.model:
+        idle |= {"model"}
     found = [f"{key} has no effect on method {config.method}" for key in given if key in idle]
     readers = {key: models for models, keys in READ_BY.items() for key in keys}
-    own = ":" in config.model
-    mine = [key for key in given if not own and key in readers and config.model not in readers[key]]
-    return found + [f"{key} has no effect on model {config.model}" for key in mine]
+    own = ":" in model
+    mine = [key for key in given if not own and key in readers and model not in readers[key]]
+    return found + [f"{key} has no effect on model {model}" for key in mine]
 
 
 def _why_batches(*, cluster: bool) -> str:

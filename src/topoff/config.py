@@ -30,6 +30,11 @@ from topoff.refreshing import Refreshing
 Natural = Annotated[int, Ge(0)]
 Positive = Annotated[int, Ge(1)]
 Rate = Annotated[float, Ge(0), Lt(1)]
+MethodName = Literal[  # the keys of methods.METHODS, which would import torch
+    "top", "full", "cluster", "drop", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor", "labor-star",
+    "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn", "fastgcn",
+    "ladies", "adapt",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +51,11 @@ class Config:
     seed: Annotated[Natural, "Seed of everything."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 
-    method: Annotated[Literal["top", "full", "cluster", "drop"], "How batches are made and run."] = "top"
-    batches: Annotated[Literal["kaminpar", "metis", "random"] | None, "How nodes are batched."] = None
+    method: Annotated[MethodName, "How batches are made and run."] = "top"
+    batches: Annotated[
+        Literal["kaminpar", "metis", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb"] | None,
+        "How nodes are batched; the sets of the last five overlap (top only).",
+    ] = None
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
     parts: Annotated[Positive | None, "Clusters that are merged into batches."] = None
     regroup: Annotated[bool, "Merge the clusters into new batches every epoch."] = False
@@ -56,8 +64,14 @@ class Config:
     estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
     inits: Annotated[Positive | None, "Networks behind the first basis."] = None
     refresh: Annotated[str | None, "never, every=E (epochs) or adaptive."] = None
+    fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
+    hops: Annotated[Positive, "Depth of a target's subgraph (shadow)."] = 2
+    walk_length: Annotated[Positive, "Steps of a random walk (saint-walk)."] = 2
+    mix: Annotated[Annotated[float, Ge(0), Le(1)] | None, "Share of fresh values in histories (lmc, graphfm)."] = None
 
-    model: Annotated[str, "gcn, gcnii, gcnii-jk, sage, gat, pna, linear, or your own as module:Class."] = "gcn"
+    model: Annotated[
+        str, "gcn, gcnii, gcnii-jk, sage, gat, pna, cluster-gcn, sgc, sign, linear, or your own as module:Class."
+    ] = "gcn"
     layers: Annotated[Positive, "Number of convs."] = 3
     hidden: Annotated[Positive, "Width of the hidden layers (gat: of one head)."] = 128
     dropout: Annotated[Rate, "Dropout after each hidden layer."] = 0.2
@@ -71,6 +85,7 @@ class Config:
     alpha: Annotated[Annotated[float, Ge(0)], "Strength of the initial residual (gcnii)."] = 0.1
     theta: Annotated[Annotated[float, Ge(0)], "Strength of the identity mapping (gcnii)."] = 0.5
     shared_weights: Annotated[bool, "One weight for both terms of a layer (gcnii)."] = True
+    diag_lambda: Annotated[Annotated[float, Ge(0)], "Enhancement of the diagonal (cluster-gcn)."] = 1.0
     aggregators: Annotated[str, "Comma-separated: mean, max, min, sum, std, var (pna)."] = "mean,max"
     scalers: Annotated[str, "Comma-separated: identity, amplification, attenuation (pna)."] = "identity,amplification"
     fast_dropout: Annotated[bool, "Use the fast CPU dropout for nn.Dropout inside your own model."] = False

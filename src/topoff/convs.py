@@ -27,6 +27,7 @@ from torch_geometric.nn import MessagePassing
 
 from topoff.aggregation import Operator
 from topoff.graph import Neighbourhood
+from topoff.models import Powers
 
 EDGE_VALUES = ("edge_weight", "edge_attr")  # the edge-level attributes of a graph that a conv may be given
 
@@ -98,6 +99,7 @@ LINEAR: dict[type[MessagePassing], Callable[[Any], dict[str, Any]]] = {
     gnn.GraphConv: lambda conv: {},
     gnn.GINConv: lambda conv: {},
     gnn.GatedGraphConv: lambda conv: {},
+    Powers: _gcn,
 }
 TRANSFORMS_FIRST = (gnn.GCNConv,)
 OVERRIDES = {"forward", "message", "aggregate", "update", "propagate", "message_and_aggregate", "edge_update"}
@@ -262,7 +264,8 @@ def edge_values_of(conv: Conv, graph: Any, args: Any, kwargs: Any) -> str | None
     weight = given.get("edge_weight")
     if weight is None:
         return None
-    own = [name for name in EDGE_VALUES if _same(weight, getattr(graph, name, None))]
+    own = [name for name in EDGE_VALUES if weight is getattr(graph, name, None)]  # two may be equal, such as empty ones
+    own = own or [name for name in EDGE_VALUES if _same(weight, getattr(graph, name, None))]
     if not own:
         raise_foreign(conv, "edge_weight")
     return own[0]

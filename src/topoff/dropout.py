@@ -12,22 +12,32 @@ the probability that was really used, so that its expectation is the input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
+from torch.utils.weak import WeakTensorKeyDictionary
 
 STEPS = 1 << 16  # what probabilities are rounded to a multiple of
 
 
-def dropout(x: Tensor, p: float = 0.5, *, training: bool = True, generator: torch.Generator | None = None) -> Tensor:
+def dropout(
+    x: Tensor,
+    p: float = 0.5,
+    *,
+    training: bool = True,
+    inplace: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """Zero elements with probability p and scale the others so that the expectation is x, of any shape.
 
     Masks come from `generator`, by default torch's own, so that `torch.manual_seed` repeats them. With p = 0 or outside
-    of training, x itself is returned.
+    of training, x itself is returned; with `inplace`, x is written to and returned.
 
     Raises:
         ValueError: for p outside [0, 1], or a generator for a tensor that is not on the CPU.
@@ -46,18 +56,21 @@ def dropout(x: Tensor, p: float = 0.5, *, training: bool = True, generator: torc
                 f"Expected generator to be None for a {x.dtype} tensor on '{x.device.type}' (got one); only "
                 f"floating-point tensors on the CPU can use it, seed others with torch.manual_seed."
             )
-        return F.dropout(x, p)
-    if p == 1:
-        return x * 0
-    return _drop(x, p, generator)  # type: ignore[no-any-return]
+        return F.dropout(x, p, inplace=inplace)
+    return _drop(x, p, inplace=inplace, generator=generator)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _drop(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
-    """Drop elements for 0 < p < 1; outside of compiled graphs, so that the draws are those of the plain model."""
+def _drop(x: Tensor, p: float, *, inplace: bool, generator: torch.Generator | None) -> Tensor:
+    """Drop elements for p > 0; outside of compiled graphs, so that the draws are those of the plain model."""
+    if has_torch_function_unary(x):  # somebody listens, such as `DropoutNotes`
+        return handle_torch_function(_drop, (x,), x, p, inplace=inplace, generator=generator)  # type: ignore[no-any-return]
     kept = min(max(round((1 - p) * STEPS), 1), STEPS - 1)  # of STEPS
-    out: Tensor = _Masked.apply(x, draw_mask(x.shape, kept, generator=generator), STEPS / kept)  # type: ignore[no-untyped-call]
-    return out
+    if p == 1:
+        out: Tensor = x * 0
+    else:
+        out = _Masked.apply(x, draw_mask(x.shape, kept, generator=generator), STEPS / kept)  # type: ignore[no-untyped-call]
+    return x.copy_(out) if inplace else out
 
 
 def draw_mask(shape: torch.Size, kept: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -102,8 +115,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with elements dropped, in training."""
-        out = dropout(input, self.p, training=self.training)
-        return input.copy_(out) if self.inplace and out is not input else out
+        return dropout(input, self.p, training=self.training, inplace=self.inplace)
 
 
 @contextmanager
@@ -128,3 +140,48 @@ def fast_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module in plain:
             module.__class__ = nn.Dropout
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Say where an output of dropout comes from."""
+
+    source: Tensor  # what was dropped out
+    again: Callable[[Tensor], Tensor]  # the same dropout with a new mask
+
+
+class DropoutNotes(TorchFunctionMode):
+    """Note inside `with`, for every output of `F.dropout` or `dropout`, what it was before.
+
+    A note lives as long as the output does. Dropout that does nothing (p = 0, outside of training) is not noted, nor
+    are dropouts inside of compiled graphs.
+
+    >>> x = torch.ones(2, 3)
+    >>> with DropoutNotes() as notes:
+    ...     out = nn.Dropout(0.5)(x)
+    >>> notes.of(out).source is x
+    True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notes = WeakTensorKeyDictionary()
+
+    def of(self, out: Tensor) -> Dropped | None:
+        """Return the note of a tensor, None where it is not the output of a dropout."""
+        note: Dropped | None = self._notes.get(out)  # type: ignore[no-untyped-call]
+        return note
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call any function of torch as it is, and note what dropout returns."""
+        kwargs = kwargs or {}
+        if func is not F.dropout and func is not _drop:
+            return func(*args, **kwargs)
+        x, *rest = args
+        before = x.detach().clone() if kwargs.get("inplace") and kwargs.get("training", True) else x
+        out = func(x, *rest, **kwargs)
+        if out is not x or before is not x:
+            again = {**kwargs, "inplace": False}
+            self._notes[out] = Dropped(before, lambda rows: func(rows, *rest, **again))
+        return out

@@ -24,6 +24,8 @@ class Histories:
         """Return the whole table of a place, (n, d); zeros at the first call, as wide as the rows `like` (b, d)."""
         if place not in self.tables:
             self.tables[place] = like.new_zeros((self.num_nodes, *like.shape[1:]))
+        elif self.tables[place].device != like.device:
+            self.tables[place] = self.tables[place].to(like.device)
         return self.tables[place]
 
     def push(self, place: str, nodes: Tensor, rows: Tensor) -> None:
@@ -31,5 +33,7 @@ class Histories:
         self.table(place, like=rows)[nodes] = rows.detach()
 
     def pull(self, place: str, nodes: Tensor, *, like: Tensor) -> Tensor:
-        """Read the rows of some nodes."""
+        """Read a copy of the rows of some nodes; zeros, and still no table, where nothing was pushed yet."""
+        if place not in self.tables:
+            return like.new_zeros((nodes.numel(), *like.shape[1:]))
         return self.table(place, like=like)[nodes]

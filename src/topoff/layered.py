@@ -17,8 +17,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from torch_geometric.data import Data
 
 from topoff.aggregation import Operator, Sparse, to_sparse
 from topoff.calling import Call, caller
-from topoff.convs import Conv, Interception, edge_values_of, evaluating, first_input, without_edges
+from topoff.convs import Conv, Interception, edge_values_of, evaluating, first_input, raise_foreign, without_edges
 from topoff.graph import Graph
 from topoff.plan import Plan
 
@@ -38,6 +38,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SLICING = (gnn.GCN2Conv,)  # convs that cut their other arguments to the rows that `propagate` returns
+STAND_INS = 32  # edges that a batch shows to the model, so that a model that changes them (DropEdge) is noticed
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class Neighbours:
         operators: of the linear path.
         flow: direction of the messages; one for the whole model.
         general: whether convs of the general path need the edges themselves.
+
+    Raises:
+        ValueError: for operators of another flow.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class Neighbours:
         general: bool = False,
     ) -> None:
         if any(operator.flow != flow for operator in operators):
-            raise ValueError(f"Expected all convs of a sampled model to have flow='{flow}' (got another one).")
+            raise_mixed(flow)
         self.graph, self.flow, self.num_nodes = graph, flow, graph.num_nodes
         sender, receiver = graph.data.edge_index.numpy()[:: 1 if flow == "source_to_target" else -1]
         others = sender != receiver
@@ -147,7 +151,9 @@ class Neighbours:
         """Return the sources of one step, `nodes` first, and the block of messages from them to `nodes`."""
         sender = self.ids[chosen.positions]
         self._place[nodes] = np.arange(len(nodes))
-        new = np.unique(sender[self._place[sender] < 0])
+        fresh = sender[self._place[sender] < 0]
+        self._place[fresh] = np.arange(len(fresh))  # one of several wins: faster than `np.unique`
+        new = np.sort(fresh[self._place[fresh] == np.arange(len(fresh))])
         self._place[new] = np.arange(len(nodes), len(nodes) + len(new))
         sources = np.concatenate([nodes, new])
         columns = self._place[sender]
@@ -190,15 +196,41 @@ class Neighbours:
         for step in reversed(range(depth)):
             nodes, block = self.block(nodes, choose(nodes, step))
             steps.append(block)
+        return self.assembled(nodes, steps=tuple(reversed(steps)))
+
+    def assembled(self, nodes: Ints, *, steps: tuple[Block, ...]) -> Data:
+        """Return the batch of some blocks, first propagation first; `nodes` are the sources of the first one."""
+        size = steps[-1].targets
         n_id, data = torch.from_numpy(nodes), self.graph.data
-        batch = Data(edge_index=torch.empty((2, 0), dtype=torch.int64))  # the edges are in the blocks
+        shown = min(STAND_INS, data.edge_index.size(1))  # the edges themselves are in the blocks
+        batch = Data(edge_index=torch.zeros((2, shown), dtype=torch.int64))
         for key in self.graph.node_level:
-            batch[key] = data[key][n_id[: len(targets)] if key == "y" or key.endswith("_mask") else n_id]
+            batch[key] = data[key][n_id[:size] if key == "y" or key.endswith("_mask") else n_id]
         for key in self.graph.edge_level:
-            batch[key] = data[key][:0]
-        batch.n_id, batch.batch_size, batch.num_nodes = n_id, len(targets), len(nodes)
-        batch.blocks = Blocks(tuple(reversed(steps)))
+            batch[key] = data[key][:shown]
+        batch.n_id, batch.batch_size, batch.num_nodes = n_id, size, len(nodes)
+        batch.blocks = Blocks(steps)
         return batch
+
+
+def raise_mixed(flow: str) -> NoReturn:
+    """Raise for a model whose messages flow both ways."""
+    raise ValueError(
+        f"Expected all convs of a sampled model to have flow='{flow}' (got another one, too): neighbours are sampled "
+        f"in one direction; give all convs one flow, or turn the edges."
+    )
+
+
+def neighbours_of(graph: Graph, plan: Plan) -> Neighbours:
+    """Return the neighbours that a model's convs hear.
+
+    Raises:
+        ValueError: where convs of the model hear in different directions.
+    """
+    flow = plan.flows[0] if plan.flows else plan.operators[0].flow
+    if len(plan.flows) > 1:
+        raise_mixed(flow)
+    return Neighbours(graph, operators=plan.operators, flow=flow, general=bool(plan.flows))
 
 
 def spans(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
@@ -240,9 +272,9 @@ class Layered:
         x = first_input(conv, args, kwargs)
         if conv.path == "general":
             block = self._take()
-            out = forward(*self._substituted(block, tuple(args)), **self._substituted(block, kwargs))
+            out = forward(*self._substituted(conv, block, tuple(args)), **self._substituted(conv, block, kwargs))
             return self._kept(out[: block.targets], len(x))
-        self._operator = conv.operators[edge_values_of(conv, self.batch, args, kwargs)]
+        self._operator = self._operator_of(conv, args, kwargs)
         given = without_edges(conv, args, kwargs)
         self._aggregated = conv.transforms_first
         self._pads = False
@@ -250,12 +282,21 @@ class Layered:
             given["x"] = self.aggregate(self._step, self._operator, x[: self._ahead().sources])
             self._take()
         elif takes_pairs(conv):
-            block = self._ahead()
-            given["x"] = (x[: block.sources], x[: block.targets])
+            given["x"] = _pair(given["x"], self._ahead())
         else:
             self._pads = not isinstance(conv.module, SLICING)
         out = forward(**given)
         return self._kept(out[: self._past().targets], len(x))
+
+    def _operator_of(self, conv: Conv, args: Any, kwargs: Any) -> Operator:
+        """Return the operator of a linear conv, as it was found when the model was tried."""
+        operator = conv.operators[edge_values_of(conv, self.batch, args, kwargs)]
+        if operator not in self._ahead().matrices:
+            raise ValueError(
+                f"Expected {conv} to weigh its edges in training as in eval mode (got other edge weights): give it the "
+                f"same edge_weight in both."
+            )
+        return operator
 
     def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
         """Multiply with the sampled operator of the step."""
@@ -288,19 +329,21 @@ class Layered:
     def _kept(self, out: Tensor, rows: int) -> Tensor:
         return out if self.trims else _padded(out, rows)
 
-    def _substituted(self, block: Block, value: Any) -> Any:
+    def _substituted(self, conv: Conv, block: Block, value: Any) -> Any:
         """Give a general conv the edges and edge values of a block, and the rows that those start from."""
         if isinstance(value, (tuple, list)):
-            return type(value)(self._substituted(block, item) for item in value)
+            return type(value)(self._substituted(conv, block, item) for item in value)
         if isinstance(value, dict):
-            return {key: self._substituted(block, item) for key, item in value.items()}
+            return {key: self._substituted(conv, block, item) for key, item in value.items()}
         if not isinstance(value, Tensor):
             return value
-        if value is self.batch.edge_index:
-            return block.edge_index
         for name, rows in block.values.items():
             if value is self.batch[name]:
                 return rows
+        if not torch.is_floating_point(value) and value.dim() == 2 and value.size(0) == 2:
+            if not torch.equal(value, self.batch.edge_index):
+                raise_foreign(conv, "edge_index")
+            return block.edge_index
         floating = torch.is_floating_point(value) and value.dim() > 0 and len(value) >= block.sources
         return value[: block.sources] if floating else value
 
@@ -310,37 +353,54 @@ def _padded(out: Tensor, rows: int) -> Tensor:
     return torch.cat([out, out.new_zeros((rows - len(out), *out.shape[1:]))]) if rows > len(out) else out
 
 
+def _pair(x: Any, block: Block) -> tuple[Tensor, Tensor | None]:
+    """Return the rows of the sources and those of the targets; of a pair, the targets' from its second part."""
+    source, target = x if isinstance(x, (tuple, list)) else (x, x)
+    return source[: block.sources], None if target is None else target[: block.targets]
+
+
 def takes_pairs(conv: Conv) -> bool:
     """Whether a conv takes rows of sources and of targets apart, as PyG's bipartite convs do, by its annotation."""
+    if getattr(conv.module, "combine_root", None) == "self_loop":  # SimpleConv refuses them then
+        return False
     parameters = inspect.signature(type(conv.module).forward).parameters
-    return "Tuple" in str(parameters[conv.parameters[0]].annotation)
+    return "tuple" in str(parameters[conv.parameters[0]].annotation).lower()
 
 
-def allows_trimming(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None) -> bool:
-    """Try on a few nodes with all their neighbours whether a model works when each conv returns fewer rows.
+def allows_trimming(model: nn.Module, neighbours: Neighbours, plan: Plan, *, call: Call | None = None) -> bool:
+    """Try on a few nodes whether a model works, and says the same, when each conv returns fewer rows.
 
-    A residual `x + conv(x)` does not, unless it is written for that (`x[: len(h)] + h`); the model then gets padded
-    rows, which are computed in vain.
+    A residual `x + conv(x)` does not, unless it is written for that (`x[: len(h)] + h`), nor does one that joins the
+    layers (jumping knowledge); the model then gets padded rows, which are computed in vain and which a batch norm
+    counts in training.
     """
-    flow = plan.flows[0] if plan.flows else plan.operators[0].flow
-    neighbours = Neighbours(graph, operators=plan.operators, flow=flow, general=bool(plan.flows))
-    targets = np.unique(np.linspace(0, graph.num_nodes - 1, 3).astype(np.int64))
-    few = np.random.default_rng(0)
-
-    def choose(nodes: Ints, step: int) -> Chosen:
-        """Choose every neighbour of a few nodes, some neighbours of many."""
-        everything = neighbours.all_of(nodes)
-        keep = few.random(len(everything.rows)) < 100 / max(100, len(everything.rows))
-        return Chosen(everything.positions[keep], everything.rows[keep], everything.scale[keep])
-
-    batch = neighbours.batch(targets, depth=plan.depth, choose=choose)
-    batch = batch.to(next(model.parameters(), graph.data.x).device)
+    batch = trial_batch(neighbours, depth=plan.depth).to(next(model.parameters(), neighbours.graph.data.x).device)
     layered, run = Layered(plan.convs), caller(model, call)
-    outputs = []
-    for layered.trims in (False, True):
-        try:
-            with evaluating(model), layered.on(batch):
-                outputs.append(run(model, batch)[: len(targets)])
-        except (RuntimeError, IndexError):  # shapes that do not fit
-            return False
-    return bool(torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-4))
+
+    def outputs() -> Tensor:
+        """Run the model on the trial batch."""
+        with evaluating(model), layered.on(batch):
+            return run(model, batch)[: batch.batch_size]  # type: ignore[no-any-return]
+
+    layered.trims = False
+    padded = outputs()
+    layered.trims = True
+    try:
+        trimmed = outputs()
+    except (RuntimeError, IndexError, ValueError):  # shapes that do not fit
+        return False
+    return bool(torch.allclose(padded, trimmed, rtol=1e-3, atol=1e-4))
+
+
+def trial_batch(neighbours: Neighbours, *, depth: int) -> Data:
+    """Return a batch with some neighbours of a few nodes in which every step loses rows, whatever the graph."""
+    few, steps = np.random.default_rng(0), []
+    ends = np.linspace(0, neighbours.num_nodes - 1, 3).astype(np.int64)
+    nodes = np.append(ends, np.argmax(neighbours.degree))
+    for _ in range(depth):
+        every = neighbours.all_of(nodes)
+        keep = few.random(len(every.rows)) < 100 / max(100, len(every.rows))
+        nodes, block = neighbours.block(nodes, Chosen(every.positions[keep], every.rows[keep], every.scale[keep]))
+        nodes = np.append(nodes, nodes[:2])  # two rows more that nobody hears
+        steps.append(replace(block, sources=len(nodes)))
+    return neighbours.assembled(nodes, steps=tuple(reversed(steps)))

@@ -17,6 +17,7 @@ from topoff.compensated import Supplement
 from topoff.estimator import Compensation, Compensator
 from topoff.graph import Graph
 from topoff.plan import Plan, Structure, structure_of
+from topoff.sampled_sets import SampledSets
 
 COLUMNS = 32  # of each layer that a certificate looks at
 
@@ -55,7 +56,7 @@ class Loader:
         graph: Graph,
         plan: Plan,
         *,
-        sets: NodeSets,
+        sets: NodeSets | SampledSets,
         compensator: Compensator | None,
         seed: int = 0,
         progress: Progress | None = None,
@@ -95,7 +96,10 @@ class Loader:
         """Return all batches of the current epoch, in the order of the node sets."""
         epoch = self.epoch if self.sets.regroup else 0
         if self._cut_for != epoch:
-            self._batches = [self._cut(nodes) for nodes in self.sets.of(epoch)]
+            sets = self.sets.of(epoch)
+            self._batches = [self._cut(nodes) for nodes in sets]
+            if isinstance(self.sets, SampledSets):
+                self._weigh_losses(sets)
             self._cut_for = epoch
             if self.compensator is not None and self.compensator.is_fitted:
                 self.compensate()
@@ -165,6 +169,14 @@ class Loader:
         structure: Structure = structure_of(self.graph, self.plan, nodes)
         batch.supplement = Supplement(self.plan, structure, None)
         return batch
+
+    def _weigh_losses(self, sets: list[Tensor]) -> None:
+        """Weigh the loss of every training node by how often it occurs, so that an epoch's mean is that over them."""
+        times = torch.bincount(torch.cat(sets), minlength=self.graph.num_nodes)
+        seen = times > 0
+        count = int((seen & self.graph.data.train_mask).sum()) if "train_mask" in self.graph.data else int(seen.sum())
+        for batch, nodes in zip(self._batches, sets, strict=True):
+            batch.loss_weight = (len(sets) / max(1, count) / times[nodes]).to(self.graph.data.x.dtype)
 
     def _report(self, what: str, done: int) -> None:
         if self.progress:

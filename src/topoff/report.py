@@ -34,7 +34,7 @@ def build_report(run: Path) -> str:
     """
     found = read_run(Path(run))
     page = Environment(loader=PackageLoader("topoff"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page.filters.update(number=_number, plain=_plain, part_of=_part_of, largest=_largest)
+    page.filters.update(number=number, plain=plain, part_of=part_of, largest=_largest)
     title = str(found.result["dataset"] or Path(run).resolve().name)
     text: str = page.get_template("report.html.j2").render(title=title, run=found, plots=draw_plots(found))
     return text.encode(errors="replace").decode()  # half a surrogate pair in a name has no place in a file
@@ -70,10 +70,10 @@ def write_report(run: Path, *, out: Path | None = None) -> Path:
 # Words and numbers
 
 
-def _number(value: Any, kind: str = "plain") -> str:
+def number(value: Any, kind: str = "plain") -> str:
     r"""Write a number, or a mean and its standard deviation, in units for people.
 
-    >>> _number(0.91234, "share"), _number({"mean": 90, "std": 3}, "seconds"), _number(2048, "memory")
+    >>> number(0.91234, "share"), number({"mean": 90, "std": 3}, "seconds"), number(2048, "memory")
     ('91.23\xa0%', '90.0 ± 3.0\xa0s', '2.00\xa0GB')
     """
     mean, spread = (value.get("mean"), value.get("std")) if isinstance(value, dict) else (value, None)
@@ -89,16 +89,16 @@ def _number(value: Any, kind: str = "plain") -> str:
     return f"{text}\xa0{unit}" if unit else text
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
     """Write a setting as its TOML would."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value))
+        return ", ".join(map(plain, value))
     return NOTHING if value is None else str(value)
 
 
-def _part_of(value: Any, most: Any) -> float:
+def part_of(value: Any, most: Any) -> float:
     """Return the length of a bar in per cent of the longest."""
     return round(min(100.0, max(0.0, 100 * value / most)), 1) if finite(value) and finite(most) and most > 0 else 0.0
 

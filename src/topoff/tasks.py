@@ -55,7 +55,8 @@ class Task:
             losses = F.cross_entropy(out, y, weight=weight, reduction=reduction)
         if node_weight is None:
             return losses
-        return (losses.view(len(out), -1).mean(dim=1) * node_weight).sum()
+        losses = losses.mean(dim=1) if losses.dim() > 1 else losses
+        return (losses * node_weight).sum()
 
     def predictions(self, out: Tensor) -> Tensor:
         """Return outputs in the units of the labels: targets (n,) for regression, else the logits as they are."""

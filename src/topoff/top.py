@@ -39,6 +39,7 @@ from topoff.memory import readable
 from topoff.metrics import score
 from topoff.plan import Plan, make_plan
 from topoff.refreshing import Refreshing
+from topoff.sampled_sets import SAMPLERS, SampledSets
 
 MASKS = ("train", "val", "test")
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
@@ -53,7 +54,9 @@ class TOP:
         data: the whole graph, validated as by `topoff.load`.
         ratio: fraction of the nodes per batch.
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 compensates nothing.
-        batches: "kaminpar", "metis" or "random", or a `NodeSets` of your own.
+        batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
+            "saint-walk", "shadow" or "ibmb" (losses are then to be weighed by `batch.loss_weight` and summed); or
+            `NodeSets` or `SampledSets` of your own.
         parts: clusters that are merged into batches.
         estimator: "ridge" (default), "paper" or "released"; see `Compensator`.
         inits: networks behind the first basis: the current weights and inits - 1 random initialisations. By default 1
@@ -89,7 +92,7 @@ class TOP:
         *,
         ratio: float = 0.1,
         rank: int | float = 64,
-        batches: str | NodeSets = "kaminpar",
+        batches: str | NodeSets | SampledSets = "kaminpar",
         parts: int | None = None,
         estimator: str = "ridge",
         inits: int | None = None,
@@ -107,9 +110,7 @@ class TOP:
     ) -> None:
         self.model, self.data = model, check(data).cpu()
         if isinstance(batches, str):
-            batches = NodeSets(
-                method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only
-            )
+            batches = _sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
         self.sets = batches
         self.refreshing = Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
@@ -399,7 +400,7 @@ class TOP:
 
     def _cover(self) -> list[Data]:
         """Return batches that hold every node once: those at hand where they do."""
-        if self.sets.train_only:
+        if not self.sets.covers:
             return [self.graph.induced(nodes) for nodes in self.sets.cover()]
         assert self._loader is not None
         return self._loader.batches()
@@ -428,6 +429,17 @@ class TOP:
     def _report(self, what: str, done: int, total: int) -> None:
         if self.progress:
             self.progress(what, done, total)
+
+
+def _sets(
+    method: str, *, ratio: float, parts: int | None, seed: int, regroup: bool, train_only: bool
+) -> NodeSets | SampledSets:
+    """Return the node sets that a name means."""
+    if method not in SAMPLERS:
+        return NodeSets(method=method, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
+    if parts is not None or train_only:
+        raise ValueError(f"Expected batches '{method}' without parts and train_only (got one of them); leave it out.")
+    return SampledSets(method=method, ratio=ratio, seed=seed, regroup=regroup)
 
 
 def _copied(model: nn.Module) -> dict[str, Any]:

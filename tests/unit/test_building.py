@@ -11,7 +11,7 @@ from torch import nn
 
 from graphs import communities
 from topoff.building import MODELS, make_model
-from topoff.models import GAT, GCN, GCNII, PNA, GraphSAGE, LinearGNN, degree_histogram
+from topoff.models import GAT, GCN, GCNII, PNA, SGC, SIGN, ClusterGCN, GraphSAGE, LinearGNN, degree_histogram
 
 SIZES = {"in_channels": 5, "hidden": 6, "out_channels": 3}
 EVERYTHING: dict[str, Any] = {
@@ -30,19 +30,30 @@ EVERYTHING: dict[str, Any] = {
     "aggregators": ["sum"],
     "scalers": ["linear"],
     "degrees": torch.tensor([1, 2, 3]),
+    "diag_lambda": 0.6,
 }
+DECOUPLED = ("sgc", "sign")  # these have no stack of convs
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in DECOUPLED])
 def test_every_name_makes_its_model_from_all_options(name: str) -> None:
     model = make_model(name, **SIZES, **EVERYTHING)
     kinds = {"gcn": GCN, "gcnii": GCNII, "gcnii-jk": GCNII, "sage": GraphSAGE, "gat": GAT, "pna": PNA}
+    kinds["cluster-gcn"] = ClusterGCN
     assert type(model) is kinds.get(name, LinearGNN)
     assert repr(model).endswith("(5, 6, 3, num_layers=2)")
     assert (model.dropout, model.input_dropout) == (0.3, 0.4)
     assert isinstance(model.norms[0], nn.Identity if name == "linear" else nn.BatchNorm1d)
     assert model.residual == (name != "linear")
     assert (model.mix is not None) == (name == "gcnii-jk")
+
+
+def test_models_that_propagate_features_only_are_made_from_all_options() -> None:
+    assert set(DECOUPLED) < set(MODELS)
+    sgc, sign = (make_model(name, **SIZES, **EVERYTHING) for name in DECOUPLED)
+    assert (type(sgc), type(sign)) == (SGC, SIGN)
+    assert (repr(sgc), repr(sign)) == ("SGC(5, 3, num_layers=2)", "SIGN(5, 6, 3, num_layers=2)")
+    assert (sign.dropout, sign.input_dropout) == (0.3, 0.4)
 
 
 def test_options_reach_their_model() -> None:
@@ -53,6 +64,7 @@ def test_options_reach_their_model() -> None:
     assert pna.convs[0].aggr_module.scaler == ["linear"]
     assert "SumAggregation" in repr(pna.convs[0].aggr_module.aggr.aggrs)
     assert pna.convs[0].aggr_module.init_avg_deg_lin == pytest.approx(8 / 6)
+    assert [conv.diag_lambda for conv in make_model("cluster-gcn", **SIZES, **EVERYTHING).convs] == [0.6, 0.6]
     assert make_model("gcn", **SIZES, **(EVERYTHING | {"linear": True})).first is not None
     assert make_model("sage", **SIZES, **(EVERYTHING | {"jk": True})).mix is not None
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
 from torch_geometric.utils import to_dense_adj
 
 from graphs import communities, corners
@@ -17,15 +18,26 @@ from topoff.models import (
     GCN,
     GCNII,
     PNA,
+    SGC,
+    SIGN,
+    ClusterGCN,
     GraphSAGE,
     LinearGNN,
     Network,
+    Powers,
     degree_histogram,
 )
 
-WEIGHTED = (GCN, GCNII, LinearGNN)  # these use edge weights
-KINDS = (*WEIGHTED, GraphSAGE, GAT, PNA)
-VARIANTS: list[tuple[type[Network], dict[str, Any]]] = [
+WEIGHTED = (GCN, GCNII, LinearGNN, SGC, SIGN)  # these use edge weights
+KINDS = (*WEIGHTED, GraphSAGE, GAT, PNA, ClusterGCN)
+NETWORK = {"norm", "residual", "jk", "linear"}
+REFUSED = {  # options that a model does not take
+    LinearGNN: NETWORK,
+    GCNII: {"linear"},
+    SIGN: NETWORK,
+    SGC: {*NETWORK, "dropout", "input_dropout"},
+}
+VARIANTS: list[tuple[type[nn.Module], dict[str, Any]]] = [
     (GCN, {}),
     (GCN, {"norm": "batch", "residual": False}),
     (GCN, {"linear": True, "norm": "batch"}),
@@ -40,6 +52,12 @@ VARIANTS: list[tuple[type[Network], dict[str, Any]]] = [
     (PNA, {}),
     (PNA, {"aggregators": ("mean",), "scalers": ("identity",), "jk": True, "linear": True}),
     (LinearGNN, {}),
+    (ClusterGCN, {}),
+    (ClusterGCN, {"diag_lambda": 0.5, "linear": True, "jk": True}),
+    (SGC, {}),
+    (SGC, {"num_layers": 1}),
+    (SIGN, {}),
+    (SIGN, {"num_layers": 1}),
 ]
 
 
@@ -48,15 +66,22 @@ def named(variant: Any) -> str:
     return variant.__name__ if isinstance(variant, type) else "-".join(variant) or "plain"
 
 
-def make(kind: type[Network], data: Data, **options: Any) -> Network:
+def make(kind: type[nn.Module], data: Data, **options: Any) -> nn.Module:
     """Return a model in float64 whose weights come from one seed."""
     torch.manual_seed(5)
+    if kind is SGC:
+        return SGC(data.num_features, out_channels=3, **options).double()
     if kind is PNA:
         options.setdefault("deg", degree_histogram(data.edge_index, data.num_nodes))
     return kind(data.num_features, 6, out_channels=3, **options).double()
 
 
-def output(kind: type[Network] = GCN, **options: Any) -> Tensor:
+def dropping(kind: type[nn.Module], **options: float) -> dict[str, float]:
+    """Return the dropout of a model, nothing where it takes none."""
+    return {} if kind is SGC else options
+
+
+def output(kind: type[nn.Module] = GCN, **options: Any) -> Tensor:
     """Return the output of a model in training mode, with dropout from one seed."""
     data = communities(20)
     model = make(kind, data, **options)
@@ -64,7 +89,7 @@ def output(kind: type[Network] = GCN, **options: Any) -> Tensor:
     return model(data.x, data.edge_index)
 
 
-def graph_for(kind: type[Network], data: Data) -> Data:
+def graph_for(kind: type[nn.Module], data: Data) -> Data:
     """Return the graph, without edge weights where a model does not use them."""
     if kind not in WEIGHTED:
         del data.edge_weight
@@ -75,9 +100,9 @@ def graph_for(kind: type[Network], data: Data) -> Data:
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
-def test_one_batch_of_everything_is_the_whole_graph(kind: type[Network], options: dict[str, Any]) -> None:
+def test_one_batch_of_everything_is_the_whole_graph(kind: type[nn.Module], options: dict[str, Any]) -> None:
     data = graph_for(kind, communities(40, weighted=True))
-    model = make(kind, data, dropout=0.0, **options)
+    model = make(kind, data, **dropping(kind, dropout=0.0), **options)
     top = TOP(model, data, ratio=1.0, batches="random")
     (batch,) = top
     out = top(batch)
@@ -94,10 +119,10 @@ def test_one_batch_of_everything_is_the_whole_graph(kind: type[Network], options
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
 @pytest.mark.parametrize("graph", [corners, lambda: communities(40, weighted=True)], ids=["corners", "communities"])
 def test_exact_inference_is_the_plain_forward(
-    kind: type[Network], options: dict[str, Any], graph: Callable[[], Data]
+    kind: type[nn.Module], options: dict[str, Any], graph: Callable[[], Data]
 ) -> None:
     data = graph_for(kind, graph())
-    model = make(kind, data, dropout=0.5, input_dropout=0.5, **options)
+    model = make(kind, data, **dropping(kind, dropout=0.5, input_dropout=0.5), **options)
     if options.get("norm") == "batch":  # running statistics other than those it starts with
         model(data.x, data.edge_index)
     model.eval()
@@ -107,7 +132,7 @@ def test_exact_inference_is_the_plain_forward(
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
-def test_gradients_reach_all_parameters(kind: type[Network], options: dict[str, Any]) -> None:
+def test_gradients_reach_all_parameters(kind: type[nn.Module], options: dict[str, Any]) -> None:
     data = communities(40)
     model = make(kind, data, **options)
     model(data.x, data.edge_index).square().sum().backward()
@@ -116,7 +141,7 @@ def test_gradients_reach_all_parameters(kind: type[Network], options: dict[str, 
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=named)
-def test_all_parameters_are_drawn_anew(kind: type[Network], options: dict[str, Any]) -> None:
+def test_all_parameters_are_drawn_anew(kind: type[nn.Module], options: dict[str, Any]) -> None:
     model = make(kind, communities(20), **options)
     for parameter in model.parameters():
         parameter.data.fill_(7.0)
@@ -142,14 +167,15 @@ def test_all_parameters_are_drawn_anew(kind: type[Network], options: dict[str, A
     ],
     ids=str,
 )
-def test_every_common_option_changes_the_output(kind: type[Network], option: dict[str, Any]) -> None:
-    if (kind is LinearGNN and {"norm", "residual", "jk", "linear"} & option.keys()) or (
-        kind is GCNII and "linear" in option
-    ):
+def test_every_common_option_changes_the_output(kind: type[nn.Module], option: dict[str, Any]) -> None:
+    refused = REFUSED.get(kind, set())
+    if refused & option.keys():
         with pytest.raises(TypeError, match=next(iter(option))):
             make(kind, communities(20), **option)
         return
-    usual = {} if kind is LinearGNN else {"norm": "none", "residual": False}
+    usual = {} if "norm" in refused else {"norm": "none", "residual": False}
+    if kind is SGC:  # two layers are its default
+        usual = {"num_layers": 3}
     assert not torch.allclose(output(kind, **usual), output(kind, **(usual | option)))
 
 
@@ -161,6 +187,7 @@ def test_every_common_option_changes_the_output(kind: type[Network], option: dic
         (GCNII, {"shared_weights": False}),
         (GAT, {"heads": 2}),
         (GAT, {"out_heads": 2}),
+        (ClusterGCN, {"diag_lambda": 0.3}),
         (PNA, {"aggregators": ["mean", "std"]}),
         (PNA, {"scalers": ["identity", "attenuation"]}),
         (PNA, {"deg": torch.tensor([0, 1, 5, 9])}),
@@ -169,12 +196,12 @@ def test_every_common_option_changes_the_output(kind: type[Network], option: dic
     ],
     ids=named,
 )
-def test_every_option_of_one_model_changes_the_output(kind: type[Network], option: dict[str, Any]) -> None:
+def test_every_option_of_one_model_changes_the_output(kind: type[nn.Module], option: dict[str, Any]) -> None:
     assert not torch.allclose(output(kind), output(kind, **option))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_options_give_the_same_output(kind: type[Network]) -> None:
+def test_the_same_options_give_the_same_output(kind: type[nn.Module]) -> None:
     assert torch.equal(output(kind), output(kind))
 
 
@@ -184,8 +211,8 @@ def test_norms_by_truth_are_layer_norms() -> None:
     assert all(isinstance(norm, nn.LayerNorm) for norm in GCN(4, 8, out_channels=3).norms)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_dropout_acts_in_training_only(kind: type[Network]) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not SGC])
+def test_dropout_acts_in_training_only(kind: type[nn.Module]) -> None:
     data = communities(20)
     model = make(kind, data, dropout=0.5)
     assert not torch.equal(model(data.x, data.edge_index), model(data.x, data.edge_index))
@@ -194,14 +221,14 @@ def test_dropout_acts_in_training_only(kind: type[Network]) -> None:
 
 
 @pytest.mark.parametrize("kind", WEIGHTED)
-def test_edge_weights_are_used(kind: type[Network]) -> None:
+def test_edge_weights_are_used(kind: type[nn.Module]) -> None:
     data = corners()
     model = make(kind, data).eval()
     assert not torch.allclose(model(data.x, data.edge_index), model(data.x, data.edge_index, data.edge_weight))
 
 
-@pytest.mark.parametrize("kind", [GraphSAGE, GAT, PNA])
-def test_edge_weights_that_are_not_used_warn(kind: type[Network]) -> None:
+@pytest.mark.parametrize("kind", [GraphSAGE, GAT, PNA, ClusterGCN])
+def test_edge_weights_that_are_not_used_warn(kind: type[nn.Module]) -> None:
     data = corners()
     model = make(kind, data).eval()
     with pytest.warns(UserWarning, match=f"{kind.__name__} does not use edge weights"):
@@ -212,8 +239,8 @@ def test_edge_weights_that_are_not_used_warn(kind: type[Network]) -> None:
 # ---- what the models compute
 
 
-@pytest.mark.parametrize("kind", [GCN, GraphSAGE, PNA, LinearGNN])
-def test_one_layer_is_a_conv(kind: type[Network]) -> None:
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE, PNA, LinearGNN, ClusterGCN])
+def test_one_layer_is_a_conv(kind: type[nn.Module]) -> None:
     data = corners()
     model = make(kind, data, num_layers=1)
     assert torch.equal(model(data.x, data.edge_index), model.convs[0](data.x, data.edge_index))
@@ -258,7 +285,7 @@ def test_gcnii_reads_the_first_embedding_before_dropout() -> None:
 
 
 @pytest.mark.parametrize("kind", [GCN, GCNII])
-def test_jumping_knowledge_is_the_papers_formula(kind: type[Network]) -> None:
+def test_jumping_knowledge_is_the_papers_formula(kind: type[nn.Module]) -> None:
     data = communities(20)
     model = make(kind, data, jk=True, num_layers=3, norm="none", residual=False, dropout=0.0)
     x = data.x if model.first is None else model.first(data.x).relu()
@@ -326,6 +353,63 @@ def test_linear_models_are_linear() -> None:
     assert torch.allclose(both, one + 2 * two, atol=1e-12)
 
 
+def test_sgc_is_its_formula() -> None:
+    data = communities(20)
+    model, x = make(SGC, data, num_layers=3), data.x
+    for _ in range(3):
+        x = normalised(data) @ x
+    assert torch.allclose(model(data.x, data.edge_index), x @ model.conv.lin.weight.T + model.conv.lin.bias, atol=1e-12)
+
+
+@pytest.mark.parametrize("graph", [corners, lambda: communities(20, directed=True, weighted=True)])
+def test_powers_are_those_of_gcns_own_operator(graph: Callable[[], Data]) -> None:
+    data = graph()
+    conv = GCNConv(data.num_features, data.num_features, bias=False).double()
+    conv.lin.weight.data = torch.eye(data.num_features, dtype=torch.float64)
+    for edges in ((data.edge_index,), (data.edge_index, data.edge_weight)):
+        expected = [data.x]
+        for _ in range(3):
+            expected.append(conv(expected[-1], *edges))
+        assert torch.allclose(Powers(3)(data.x, *edges), torch.cat(expected, dim=1), atol=1e-12)
+    assert repr(Powers(3)) == "Powers(3)"
+    assert not list(Powers(3).parameters())
+
+
+def test_sign_is_its_formula() -> None:
+    data = communities(20)
+    model, powers = make(SIGN, data, num_layers=2, dropout=0.0), [data.x]
+    for _ in range(2):
+        powers.append(normalised(data) @ powers[-1])
+    hidden = [branch(power) for branch, power in zip(model.branches, powers, strict=True)]
+    expected = model.last(nn.functional.prelu(torch.cat(hidden, dim=1), model.activation.weight))
+    assert model.last.in_features == 3 * 6
+    assert torch.allclose(model(data.x, data.edge_index), expected, atol=1e-12)
+
+
+def test_sign_drops_features_after_their_propagation() -> None:
+    data = communities(20)
+    model, read, seen = make(SIGN, data, num_layers=2, input_dropout=0.5), [], []
+    model.powers.register_forward_pre_hook(lambda conv, args: read.append(args[0]))
+    for branch in model.branches:
+        branch.register_forward_pre_hook(lambda branch, args: seen.append(args[0]))
+    model(data.x, data.edge_index)
+    assert read[0] is data.x
+    found, powers = torch.cat(seen, dim=1), model.powers(data.x, data.edge_index)
+    assert torch.allclose(found, torch.where(found == 0, 0, 2 * powers))
+    assert all(0.2 < float((part == 0).double().mean()) < 0.8 for part in seen)
+
+
+def test_cluster_gcn_enhances_the_diagonal() -> None:
+    data = communities(20)
+    model = make(ClusterGCN, data, num_layers=1, diag_lambda=0.7)
+    matrix = to_dense_adj(data.edge_index, max_num_nodes=20)[0].double() + torch.eye(20)
+    matrix = matrix / matrix.sum(1, keepdim=True)
+    matrix, conv = matrix + 0.7 * matrix.diag().diag(), model.convs[0]
+    expected = conv.lin_out(matrix @ data.x) + conv.lin_root(data.x)
+    assert torch.allclose(model(data.x, data.edge_index), expected, atol=1e-6)  # PyG's degrees are float32
+    assert {conv.diag_lambda for conv in make(ClusterGCN, data).convs} == {1.0}
+
+
 def test_degrees_are_counted_at_the_receiver() -> None:
     assert degree_histogram(torch.tensor([[0, 1, 2, 3], [1, 0, 0, 0]]), 5).tolist() == [3, 1, 0, 1]
 
@@ -337,6 +421,8 @@ def test_degrees_are_counted_at_the_receiver() -> None:
     ("kind", "option", "message"),
     [
         (GCN, {"num_layers": 0}, r"num_layers to be at least 1 \(got 0\)"),
+        (SGC, {"num_layers": 0}, r"num_layers to be at least 1 \(got 0\)"),
+        (SIGN, {"num_layers": 0}, r"num_layers to be at least 1 \(got 0\)"),
         (GAT, {"heads": 0}, r"heads to be at least 1 \(got 0\)"),
         (GAT, {"out_heads": -1}, r"out_heads to be at least 1 \(got -1\)"),
         (GCN, {"norm": "graph"}, r"norm to be one of none, layer, batch \(got 'graph'\)"),
@@ -347,9 +433,14 @@ def test_degrees_are_counted_at_the_receiver() -> None:
     ],
     ids=str,
 )
-def test_impossible_options_are_refused(kind: type[Network], option: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused(kind: type[nn.Module], option: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"Expected {message}"):
         make(kind, communities(20), **option)
+
+
+def test_powers_need_a_hop() -> None:
+    with pytest.raises(ValueError, match=r"Expected hops to be at least 1 \(got 0\)"):
+        Powers(0)
 
 
 def test_the_base_is_no_model() -> None:
@@ -358,5 +449,6 @@ def test_the_base_is_no_model() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_repr_names_the_widths(kind: type[Network]) -> None:
-    assert repr(make(kind, communities(20), num_layers=3)) == f"{kind.__name__}(5, 6, 3, num_layers=3)"
+def test_repr_names_the_widths(kind: type[nn.Module]) -> None:
+    widths = "5, 3" if kind is SGC else "5, 6, 3"
+    assert repr(make(kind, communities(20), num_layers=3)) == f"{kind.__name__}({widths}, num_layers=3)"

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from topoff import __version__
-from topoff.cli import convert, evaluate, info, measure, partition, predict, report, train
+from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
 from topoff.cli.options import with_settings
 
 MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
@@ -49,6 +49,7 @@ app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
+app.command("compare", epilog=compare.EXAMPLES)(with_settings(compare.compare))
 
 
 def _version(wanted: bool) -> None:

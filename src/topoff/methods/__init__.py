@@ -12,11 +12,24 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.loader import BatchReport
+from topoff.methods.adapt import Adapt
 from topoff.methods.cluster import Cluster
 from topoff.methods.drop import Drop
+from topoff.methods.fastgcn import FastGcn
 from topoff.methods.full import Full
+from topoff.methods.gas import Gas
+from topoff.methods.graphfm import GraphFMIB, GraphFMOB
+from topoff.methods.ibmb import Ibmb, IbmbBatch
+from topoff.methods.labor import Labor, LaborStar
+from topoff.methods.ladies import Ladies
+from topoff.methods.lmc import LMC
 from topoff.methods.minibatch import LossOf
+from topoff.methods.ns import NeighbourSampling
+from topoff.methods.precomputed import Sgc, Sign
+from topoff.methods.saint import SaintEdge, SaintNode, SaintWalk
+from topoff.methods.shadow import Shadow, ShadowPpr
 from topoff.methods.top import Compensate
+from topoff.methods.vrgcn import VarianceReduced
 
 
 class Method(Protocol):
@@ -84,4 +97,33 @@ METHODS: dict[str, Kind] = {
     "full": Full,
     "cluster": Cluster,
     "drop": Drop,
+    "saint-node": SaintNode,
+    "saint-edge": SaintEdge,
+    "saint-walk": SaintWalk,
+    "gas": Gas,
+    "ns": NeighbourSampling,
+    "labor": Labor,
+    "labor-star": LaborStar,
+    "shadow": Shadow,
+    "shadow-ppr": ShadowPpr,
+    "ibmb": Ibmb,
+    "ibmb-batch": IbmbBatch,
+    "sgc": Sgc,
+    "sign": Sign,
+    "lmc": LMC,
+    "graphfm-ob": GraphFMOB,
+    "graphfm-ib": GraphFMIB,
+    "vrgcn": VarianceReduced,
+    "fastgcn": FastGcn,
+    "ladies": Ladies,
+    "adapt": Adapt,
 }
+
+
+def model_of(method: str, model: str) -> str:
+    """Return the name of the model that a method trains: the one that is asked for, unless it brings its own.
+
+    >>> model_of("top", "gcn"), model_of("sgc", "gcn")
+    ('gcn', 'sgc')
+    """
+    return getattr(METHODS[method], "own_model", None) or model

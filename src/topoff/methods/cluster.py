@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching import NodeSets
@@ -52,5 +52,9 @@ class Cluster(MiniBatches):
         if self._cut_for != epoch:
             self._cut_for, self._nodes, self._kept = epoch, self.sets.of(epoch), {}
         if number not in self._kept:
-            self._kept[number] = closed(self.graph.induced(self._nodes[number]), self.plan)
+            self._kept[number] = self.cut(self._nodes[number])
         return self._kept[number]
+
+    def cut(self, nodes: Tensor) -> Data:
+        """Cut a batch out of the graph."""
+        return closed(self.graph.induced(nodes), self.plan)

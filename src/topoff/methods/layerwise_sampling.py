@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.layered import Chosen, Ints, Layered, Neighbours, allows_trimming
+from topoff.layered import Chosen, Ints, Layered, allows_trimming, neighbours_of
 from topoff.methods.minibatch import MiniBatches
 
 
@@ -26,11 +26,10 @@ class SampledLayers(MiniBatches):
 
     def begin(self) -> None:
         """Sort the neighbours, and see whether rows can be dropped on the way."""
-        plan = self.plan
-        flow = plan.flows[0] if plan.flows else plan.operators[0].flow
-        self.neighbours = Neighbours(self.graph, operators=plan.operators, flow=flow, general=bool(plan.flows))
+        self.neighbours = neighbours_of(self.graph, self.plan)
         self.layered = self.layers()
-        self.layered.trims = allows_trimming(self.model, self.graph, plan)
+        self.layered.trims = allows_trimming(self.model, self.neighbours, self.plan)
+        self._ordered_for = -1  # epoch of the targets at hand
         self._training = self.data.train_mask.nonzero().view(-1).numpy()
 
     def layers(self) -> Layered:
@@ -39,8 +38,10 @@ class SampledLayers(MiniBatches):
 
     def batch(self, epoch: int, number: int) -> Data:
         """Return the blocks of some training nodes."""
-        order = self.rng(epoch, 2).permutation(self._training)
-        return self._sampled(np.array_split(order, len(self))[number], self.rng(epoch, number, 3))
+        if self._ordered_for != epoch:
+            order = self.rng(epoch, 2).permutation(self._training)
+            self._ordered_for, self._targets = epoch, np.array_split(order, len(self))
+        return self._sampled(self._targets[number], self.rng(epoch, number, 3))
 
     def cover(self) -> Iterator[Data]:
         """Yield the blocks of all nodes."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -22,6 +23,7 @@ from topoff.layerwise import exact
 from topoff.loader import BatchReport, Progress
 from topoff.plan import Plan, make_plan
 
+Ints = npt.NDArray[np.int64]
 LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
 
 
@@ -43,6 +45,7 @@ class MiniBatches(ABC):
     """
 
     settings: ClassVar[tuple[str, ...]] = ("ratio",)  # of a run's settings, those that the method reads
+    skips: ClassVar[bool] = True  # whether batches without training nodes are left out
 
     def __init__(
         self,
@@ -75,6 +78,10 @@ class MiniBatches(ABC):
     def begin(self) -> None:
         """Do what training needs once, after `graph` and `plan` are there."""
 
+    def order(self, epoch: int) -> Ints:
+        """Return the order in which the batches of an epoch are taken."""
+        return self.rng(epoch, 1).permutation(len(self))
+
     # ---- the protocol
 
     def __len__(self) -> int:
@@ -93,15 +100,15 @@ class MiniBatches(ABC):
         return Compensated(self.plan.convs)
 
     def batches(self) -> Iterator[Data]:
-        """Yield what is left of the current epoch, shuffled, without batches that have no training nodes."""
+        """Yield what is left of the current epoch, shuffled."""
         if self._position and not self._resumed:
             self.epoch, self._position = self.epoch + 1, 0
         self._resumed = False
-        order = np.random.default_rng([self.seed, self.epoch, 1]).permutation(len(self))
+        order = self.order(self.epoch)
         while self._position < len(order):
             batch = self.batch(self.epoch, int(order[self._position]))
             self._position += 1
-            if bool(batch.train_mask[: batch.batch_size].any()):
+            if not self.skips or bool(batch.train_mask[: batch.batch_size].any()):
                 yield self.placed(batch)
         self.epoch, self._position = self.epoch + 1, 0
 
@@ -127,11 +134,8 @@ class MiniBatches(ABC):
         return exact(self.model, self.graph, [self.graph.induced(piece) for piece in pieces]), False
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return the targets of one batch and their outputs, in eval mode."""
-        for place, batch in enumerate(self.cover()):
-            if place == number % len(self):
-                return self._seen(batch)
-        raise RuntimeError(f"Expected {type(self).__name__}.cover to yield {len(self)} batches (got fewer).")
+        """Return the targets of one batch of the current epoch and their outputs, in eval mode."""
+        return self._seen(self.batch(self.epoch, number % len(self)))
 
     def outputs(self) -> Tensor:
         """Return what training sees of every node, in eval mode; NaN for nodes that are never targets."""

@@ -1,0 +1,294 @@
+"""Compare every method on real graphs and write docs/results/methods.md.
+
+    python scripts/methods.py scores --root DIR        topoff compare, GCN and SAGE on four graphs
+    python scripts/methods.py published --root DIR     GAS and TOP with the published settings of Planetoid
+    python scripts/methods.py depth                    peak memory against depth, one process per case
+    python scripts/methods.py speed                    a few methods alone on the machine, two threads
+    python scripts/methods.py write                    the page, from what there is
+
+`DIR/<Name>/raw` holds the raw files of PyG's datasets. Runs are kept in --out (default runs/methods) and what is
+finished is not run again; `write` takes its figures from there and keeps them in docs/results/methods.json.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+MODELS = ("gcn", "sage")
+PLANETOID = "--epochs 200 --eval-every 5 --lr 0.01 --weight-decay 0.0005 --schedule cosine --norm none --no-residual"
+PLANETOID += " --layers 2 --dropout 0.5 --input-dropout 0.5 --seeds 0-2 --no-gradients"
+SCORES = {  # graph -> settings
+    "Cora": f"{PLANETOID} --hidden 16 --ratio 0.25 --parts 40",
+    "CiteSeer": f"{PLANETOID} --hidden 16 --ratio 0.3333 --parts 24",
+    "PubMed": f"{PLANETOID} --hidden 16 --ratio 0.5 --parts 8",
+    "wordnet": "--epochs 20 --eval-every 5 --lr 0.01 --schedule cosine --layers 3 --hidden 128 --ratio 0.1 --seeds 0",
+}
+OWN = ("sgc", "sign")  # they have their own model, and refuse dropout of the features before it
+PUBLISHED = {  # config of the package -> published test accuracy of GAS (GNNAutoScale, Table 2)
+    "gcn-cora": 82.29,
+    "gcn-citeseer": 71.18,
+    "gcn-pubmed": 79.23,
+    "gcnii-cora": 85.52,
+    "gcnii-citeseer": 73.89,
+    "gcnii-pubmed": 80.19,
+}
+DEPTHS = range(2, 8)
+DEEP = ("full", "cluster", "gas", "ns", "labor", "top")
+DEPTH = "--model sage --hidden 128 --epochs 1 --norm none --no-residual --ratio 0.02 --dropout 0"
+FAST = "full,cluster,drop,gas,saint-walk,ns,labor,ladies,ibmb,top"
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Return the environment of a run with so many threads."""
+    return os.environ | {"OMP_NUM_THREADS": str(threads)}
+
+
+def topoff(command: str, *, log: Path, threads: int = 1) -> dict[str, Any] | None:
+    """Run a command of topoff; return the JSON in its last line, or None where it failed, with the reason in `log`."""
+    print(f"topoff {command}", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "topoff", *command.split(), "--json", "--quiet"],
+        capture_output=True, text=True, check=False, env=environment(threads),
+    )  # fmt: skip
+    log.write_text(done.stderr)
+    lines = done.stdout.splitlines()
+    return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else None
+
+
+def keep(out: Path, name: str, found: Any, *, command: str) -> None:
+    """Write what a command found, with the command, its date and the load."""
+    if found is not None:
+        record = {"command": f"topoff {command}", "date": str(datetime.date.today()), "load": os.getloadavg()[1]}
+        (out / f"{name}.json").write_text(json.dumps(record | {"found": found}))
+
+
+def scores(out: Path, root: str, *, workers: int) -> None:
+    """Compare all methods on every graph with every model."""
+
+    def one(case: tuple[str, str]) -> None:
+        graph, model = case
+        name = f"scores-{graph}-{model}"
+        command = f"compare {graph} --root {root} --methods all --model {model} {SCORES[graph]} --out {out / name}"
+        if "--input-dropout" in command:
+            command += "".join(f" --set {method}.input_dropout=0" for method in OWN)
+        keep(out, name, topoff(command, log=out / f"{name}.log"), command=command)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(one, [(graph, model) for graph in SCORES for model in MODELS]))
+
+
+def published(out: Path, root: str, *, workers: int, seeds: str) -> None:
+    """Train GAS, TOP and full batch with the published settings."""
+
+    def one(case: tuple[str, str]) -> None:
+        config, method = case
+        name = f"published-{config}-{method}"
+        command = (
+            f"train --config {config} --root {root} --method {method} --seeds {seeds} --out {out / name} --overwrite"
+        )
+        if not (out / f"{name}.json").is_file():
+            keep(out, name, topoff(command, log=out / f"{name}.log"), command=command)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(one, [(config, method) for config in PUBLISHED for method in ("gas", "top", "full")]))
+
+
+def depth(out: Path, *, workers: int) -> None:
+    """Measure the peak memory of one epoch, one process per method and depth."""
+
+    def one(case: tuple[str, int]) -> None:
+        method, layers = case
+        name = f"depth-{method}-{layers}"
+        command = f"train wordnet --method {method} --layers {layers} {DEPTH} --out {out / name} --overwrite"
+        if not (out / f"{name}.json").is_file():
+            keep(out, name, topoff(command, log=out / f"{name}.log"), command=command)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(one, [(method, layers) for method in DEEP for layers in DEPTHS]))
+
+
+def speed(out: Path) -> None:
+    """Compare a few methods, alone and on all cores."""
+    command = f"compare wordnet --methods {FAST} --model gcn --epochs 5 --layers 3 --hidden 128 --ratio 0.1"
+    command += f" --out {out / 'speed'}"
+    keep(out, "speed", topoff(command, log=out / "speed.log", threads=os.cpu_count() or 1), command=command)
+
+
+# ---- the page
+
+
+def read(out: Path) -> dict[str, Any]:
+    """Return all records by name: those of the run folder over those that were kept."""
+    kept = RESULTS / "methods.json"
+    records: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {}
+    for path in sorted(out.glob("*.json")):
+        record = json.loads(path.read_text())
+        for row in record["found"].get("methods", {}).values():
+            row.pop("curve", None)
+        if path.stem.startswith(("published", "depth")):
+            names = ("test", "val", "epoch_seconds", "peak_rss_mb", "epochs", "seeds")
+            record["found"] = {name: record["found"].get(name) for name in names}
+        record["command"] = _without_paths(record["command"])
+        records[path.stem] = record
+    kept.write_text(json.dumps(records, indent=1) + "\n")
+    return records
+
+
+def _without_paths(command: str) -> str:
+    """Replace the folders of this machine in a command by their meaning."""
+    words = command.split()
+    for flag, name in (("--root", "DIR"), ("--out", "OUT")):
+        if flag in words:
+            words[words.index(flag) + 1] = name
+    return " ".join(words)
+
+
+def percent(row: dict[str, Any] | None, name: str = "test") -> str:
+    """Write a score with its deviation; the reason where there is none."""
+    if row is None or row.get(name) is None:
+        return "" if row is None or "error" not in row else "refused"
+    value, std = row[name], row.get(f"{name}_std")
+    if isinstance(value, dict):
+        value, std = value["mean"], value["std"]
+    return f"{100 * value:.2f}" + (f" ± {100 * std:.2f}" if std else "")
+
+
+def page(records: dict[str, Any]) -> str:
+    """Return the markdown page."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("topoff", "torch", "torch_geometric"))
+    lines = [
+        "# Every method under one protocol",
+        "",
+        f"Written by `scripts/methods.py` on {datetime.date.today()}; {platform.machine()}, {os.cpu_count()} cores; "
+        f"{packages}. Scores are exact test scores in per cent at the best validation score. Every row is what a "
+        "command printed: `methods.json`.",
+        "",
+        *_scores_section(records),
+        *_published_section(records),
+        *_depth_section(records),
+        *_speed_section(records),
+        *_commands_section(records),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _scores_section(records: dict[str, Any]) -> list[str]:
+    columns = [(graph, model) for graph in SCORES for model in MODELS if f"scores-{graph}-{model}" in records]
+    if not columns:
+        return []
+    tables = {column: records["scores-{}-{}".format(*column)]["found"]["methods"] for column in columns}
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    lines = ["## Scores", ""]
+    lines += ["| method | " + " | ".join(f"{graph}, {model}" for graph, model in columns) + " |"]
+    lines += ["|---" * (len(columns) + 1) + "|"]
+    for name in names:
+        lines.append(f"| {name} | " + " | ".join(percent(tables[column].get(name)) for column in columns) + " |")
+    lines += ["", "sgc and sign have their own model in both columns.", ""]
+    lines += ["Refused, with the reason:", ""]
+    told = {(name, row["error"]) for table in tables.values() for name, row in table.items() if "error" in row}
+    lines += [f"- {name}: {reason}" for name, reason in sorted(told)] or ["- none"]
+    return [*lines, "", *_errors(records)]
+
+
+def _errors(records: dict[str, Any]) -> list[str]:
+    """Return the table of errors, times and memory on wordnet."""
+    record = records.get("scores-wordnet-gcn")
+    if record is None:
+        return []
+    names = (
+        "relative_error",
+        "gradient_error",
+        "gradient_cosine",
+        "epoch_seconds",
+        "preprocess_seconds",
+        "peak_rss_mb",
+    )
+    lines = ["## wordnet, GCN: errors, seconds, memory", "", "| method | " + " | ".join(names) + " |"]
+    lines += ["|---" * (len(names) + 1) + "|"]
+    for method, row in record["found"]["methods"].items():
+        cells = ["" if row.get(name) is None else f"{row[name]:.4g}" for name in names]
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    note = "One thread each, two runs side by side: the seconds are for comparison among these rows only."
+    return [*lines, "", note, ""]
+
+
+def _published_section(records: dict[str, Any]) -> list[str]:
+    rows = []
+    for config, score in PUBLISHED.items():
+        found = {m: records.get(f"published-{config}-{m}", {}).get("found") for m in ("gas", "top", "full")}
+        if any(found.values()):
+            rows.append(f"| {config} | {score} | " + " | ".join(percent(found[m]) for m in found) + " |")
+    if not rows:
+        return []
+    head = [
+        "## GAS with its published settings",
+        "",
+        "| config | published, GAS | gas | top | full |",
+        "|---" * 5 + "|",
+    ]
+    return [*head, *rows, ""]
+
+
+def _depth_section(records: dict[str, Any]) -> list[str]:
+    cells = {(m, d): records.get(f"depth-{m}-{d}", {}).get("found") for m in DEEP for d in DEPTHS}
+    if not any(cells.values()):
+        return []
+    lines = ["## Peak memory against depth (Figure 5), wordnet, SAGE, 2 % batches, MiB of the whole process", ""]
+    lines += ["| method | " + " | ".join(f"{d} layers" for d in DEPTHS) + " |", "|---" * (len(DEPTHS) + 1) + "|"]
+    for method in DEEP:
+        row = [cells[method, d] for d in DEPTHS]
+        lines.append(f"| {method} | " + " | ".join(f"{r['peak_rss_mb']:.0f}" if r else "" for r in row) + " |")
+    return [*lines, ""]
+
+
+def _speed_section(records: dict[str, Any]) -> list[str]:
+    record = records.get("speed")
+    if record is None:
+        return []
+    names = ("epoch_seconds", "preprocess_seconds", "peak_rss_mb", "relative_error", "gradient_cosine")
+    lines = [f"## Speed: wordnet, GCN 3 x 128, alone, all cores (load {record['load']:.1f} at the end)", ""]
+    lines += ["| method | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for method, row in record["found"]["methods"].items():
+        cells = ["" if row.get(name) is None else f"{row[name]:.4g}" for name in names]
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _commands_section(records: dict[str, Any]) -> list[str]:
+    lines = ["## Commands", ""]
+    return lines + [f"- {record['date']}: `{record['command']}`" for record in records.values()]
+
+
+def main() -> None:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["scores", "published", "depth", "speed", "write"])
+    parser.add_argument("--root", default="data", help="folder of the raw files")
+    parser.add_argument("--out", type=Path, default=Path("runs/methods"), help="folder of the runs")
+    parser.add_argument("--workers", type=int, default=2, help="runs side by side, one thread each")
+    parser.add_argument("--seeds", default="0-2", help="of the published settings")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.part == "scores":
+        scores(args.out, args.root, workers=args.workers)
+    elif args.part == "published":
+        published(args.out, args.root, workers=args.workers, seeds=args.seeds)
+    elif args.part == "depth":
+        depth(args.out, workers=args.workers)
+    elif args.part == "speed":
+        speed(args.out)
+    (RESULTS / "methods.md").write_text(page(read(args.out)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+"""Train several methods under one protocol: every (method, seed) in a process of its own, one after the other.
+
+A process of its own makes peak memory its own, and lets one method run out of memory without stopping the others. Each
+one starts with an empty cache: none profits from the partition that another one has paid for.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from torch_geometric.data import Data
+
+from topoff.assembling import device_of, model_for
+from topoff.choosing import Choice, choose
+from topoff.config import Config, difference, make_config, parse_config, write_toml
+from topoff.gradients import measure_gradient
+from topoff.memory import keep_freed_memory
+from topoff.methods import METHODS
+from topoff.predicting import graph_of
+from topoff.results import details_of, result_of
+from topoff.runs import RunFolder
+from topoff.tasks import Task, task_of
+from topoff.training import Listener, Training
+
+MEASURED = "measured.json"  # of a run: its gradient error, and the load of the machine
+PATIENCE = 3.0  # seconds that a process gets to end
+OFTEN = 0.2  # seconds between two words about steps
+
+
+@dataclass(frozen=True)
+class Job:
+    """Say what one process trains."""
+
+    config: Config  # of one method and one seed; it may leave things open
+    folder: Path
+    command: str
+    gradients: bool = True  # measure the gradient error in the end
+    place: str = "."  # where the process works: relative paths are meant from there
+
+    @property
+    def name(self) -> str:
+        """Name the job for people."""
+        return f"{self.config.method}, seed {self.config.seed}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do; a gradient that was left out can be measured later."""
+        folder = RunFolder(self.folder)
+        if not folder.finished or not (self.folder / MEASURED).is_file():
+            return False
+        return not self.gradients or "gradient_error" in folder.read_json(MEASURED)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Say why a job left no result."""
+
+    reason: str
+    refused: bool = False  # before the first epoch, because of the model or the graph: another seed would not help
+
+
+class Watcher(Listener):
+    """Hear what happens in a comparison, besides what happens in a training; every method may be overridden."""
+
+    def started(self, job: Job, number: int, total: int) -> None:
+        """Hear that a job begins: its number, from 1, of how many."""
+
+    def kept(self, job: Job, number: int, total: int) -> None:
+        """Hear of a job that had finished earlier."""
+
+    def knows(self, metric: str, epochs: int) -> None:
+        """Hear how the job that began is scored, and how many epochs it has."""
+
+    def warned(self, text: str) -> None:
+        """Hear a warning."""
+
+    def ended(self, job: Job, failure: Failure | None) -> None:
+        """Hear that a job has ended."""
+
+
+# ---- what is compared
+
+
+def parse_methods(text: str) -> list[str]:
+    """Read names of methods, comma-separated, or "all".
+
+    Raises:
+        ValueError: an unknown name, with the nearest one, or a name that stands twice.
+
+    >>> parse_methods("full, top")
+    ['full', 'top']
+    >>> parse_methods("full,tpo")
+    Traceback (most recent call last):
+    ValueError: Expected --methods to be 'all' or names of methods (got 'tpo'); did you mean 'top'?
+    """
+    if text.strip() == "all":
+        return list(METHODS)
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in METHODS:
+            raise ValueError(f"Expected --methods to be 'all' or names of methods (got '{name}'); {_nearest(name)}")
+        if names.count(name) > 1:
+            raise ValueError(f"Expected --methods to name each method once (got '{name}' twice).")
+    return names
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, METHODS, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"the methods are {', '.join(METHODS)}."
+
+
+def own_model(method: str) -> str | None:
+    """Return the model that a method brings along, where it does."""
+    found: str | None = getattr(METHODS.get(method), "own_model", None)
+    return found
+
+
+def split_settings(pairs: dict[str, Any], methods: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Part settings of all methods from those of one, as in `gas.ratio`.
+
+    Raises:
+        ValueError: the name before the dot is none of the methods.
+
+    >>> split_settings({"lr": 0.1, "top.rank": 8}, ["top", "full"])
+    ({'lr': 0.1}, {'top': {'rank': 8}, 'full': {}})
+    """
+    shared: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {method: {} for method in methods}
+    for key, value in pairs.items():
+        method, dot, setting = key.partition(".")
+        if not dot:
+            shared[key] = value
+        elif method in own:
+            own[method][setting] = value
+        else:
+            raise ValueError(
+                f"Expected --set to be key=value or method.key=value (got '{key}'); the methods compared are "
+                f"{', '.join(methods)}."
+            )
+    return shared, own
+
+
+def config_of(method: str, seed: int, *, base: dict[str, Any], own: dict[str, Any]) -> Config:
+    """Return the settings of one method and seed: what all share, and what the method alone was given."""
+    return make_config(base, own, {"method": method, "seed": seed})
+
+
+def prepare_folder(job: Job) -> None:
+    """Make the folder of a job and write its settings.
+
+    Raises:
+        ValueError: the folder holds a run with other settings.
+    """
+    path = job.folder / "config.toml"
+    if not path.is_file():
+        RunFolder(job.folder).write("config.toml", write_toml(job.config, command=job.command))
+        return
+    before = make_config(parse_config(path.read_text(), origin=str(path)))
+    changed = difference(before, job.config)
+    if changed:
+        raise ValueError(
+            f"Expected the settings that {job.folder} began with (got {'; '.join(changed)}); take those, or choose "
+            "another --out."
+        )
+
+
+# ---- one after the other
+
+
+def train_all(jobs: Sequence[Job], *, watcher: Watcher) -> dict[tuple[str, int], Failure]:
+    """Train every job that is not finished; return why those failed that did, by method and seed.
+
+    Raises:
+        ValueError: what no method could do anything about: no such graph, model, metric or device.
+    """
+    failures: dict[tuple[str, int], Failure] = {}
+    refused: dict[str, Failure] = {}
+    for number, job in enumerate(jobs, 1):
+        method, seed = job.config.method, job.config.seed
+        if job.finished:
+            watcher.kept(job, number, len(jobs))
+            continue
+        if method in refused:
+            failures[method, seed] = refused[method]
+            continue
+        watcher.started(job, number, len(jobs))
+        failure = train_apart(job, watcher=watcher)
+        watcher.ended(job, failure)
+        if failure is not None:
+            failures[method, seed] = failure
+            refused |= {method: failure} if failure.refused else {}
+    return failures
+
+
+def train_apart(job: Job, *, watcher: Watcher) -> Failure | None:
+    """Run one job in a process of its own; return why it failed, if it did.
+
+    Raises:
+        ValueError: as `train_all`.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="topoff-compare-") as cache:
+        process = context.Process(target=_work, args=(job, sender, cache), daemon=True)
+        process.start()
+        try:
+            sender.close()  # the process has its own: when it dies, reading ends
+            failure = _listen(receiver, process, watcher=watcher)
+            process.join(PATIENCE)
+            return failure
+        finally:
+            _end(process)
+
+
+def _listen(receiver: Connection, process: BaseProcess, *, watcher: Watcher) -> Failure | None:
+    """Pass on what a process says, to its last word; where it dies without one, say of what."""
+    while True:
+        try:
+            kind, *told = receiver.recv()
+        except (EOFError, OSError):
+            process.join()
+            return Failure(_cause_of_death(process.exitcode))
+        if kind == "unusable":
+            raise ValueError(told[0])
+        if kind == "failed":
+            return Failure(told[0], refused=told[1])
+        if kind == "done":
+            return None
+        getattr(watcher, kind)(*told)
+
+
+def _end(process: BaseProcess) -> None:
+    """End a process that still runs: ask it, then make it."""
+    for push in (process.terminate, process.kill):
+        if process.is_alive():
+            push()
+            process.join(PATIENCE)
+
+
+def _cause_of_death(code: int | None) -> str:
+    """Name what an exit code says.
+
+    >>> _cause_of_death(-9), _cause_of_death(3)
+    ('killed (SIGKILL): most likely the machine ran out of memory', 'ended without a word (exit code 3)')
+    """
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return f"killed ({name})" + (": most likely the machine ran out of memory" if name == "SIGKILL" else "")
+    return f"ended without a word (exit code {code})"
+
+
+# ---- inside the process
+
+
+class Unusable(Exception):  # noqa: N818
+    """Say that no method can train with these settings."""
+
+
+def _work(job: Job, sender: Connection, cache: str) -> None:
+    """Run a job, the main function of its process: tell what happens, and in the end how it went."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first one decides
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    keep_freed_memory()
+    os.environ["TOPOFF_CACHE"] = cache
+    os.chdir(job.place)
+    last: tuple[Any, ...] = ("done",)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: sender.send(("warned", str(message)))
+            train_seed(job, watcher=_Teller(sender))
+    except BrokenPipeError:
+        sys.exit(1)  # nobody listens any more
+    except Unusable as error:
+        last = ("unusable", str(error))
+    except Exception as error:
+        last = ("failed", *_told(error, job.folder))
+    sender.send(last)
+
+
+def _told(error: Exception, folder: Path) -> tuple[str, bool]:
+    """Say in one line why a run failed, and whether it was refused; what is unexpected leaves its traceback."""
+    if isinstance(error, ValueError):
+        return " ".join(str(error).split()), not RunFolder(folder).metrics()
+    RunFolder(folder).write("error.txt", traceback.format_exc())
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return "out of memory", False
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (see {folder / 'error.txt'})", False
+
+
+class _Teller(Watcher):
+    """Tell the first process what happens in this one."""
+
+    def __init__(self, sender: Connection) -> None:
+        self._sender, self._told_at = sender, 0.0
+
+    def _often_enough(self) -> bool:
+        now = time.monotonic()
+        due = now - self._told_at >= OFTEN
+        self._told_at = now if due else self._told_at
+        return due
+
+    def knows(self, metric: str, epochs: int) -> None:
+        """Tell of the score and the epochs."""
+        self._sender.send(("knows", metric, epochs))
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Tell of the preparation."""
+        if self._often_enough():
+            self._sender.send(("preparing", what, done, total))
+
+    def stepped(self, epoch: int, share: float, loss: float) -> None:
+        """Tell of steps."""
+        if self._often_enough():
+            self._sender.send(("stepped", epoch, share, loss))
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Tell of an epoch."""
+        self._sender.send(("evaluated", record))
+
+
+def train_seed(job: Job, *, watcher: Watcher) -> None:
+    """Train one method with one seed, as `topoff train` does; then measure its gradient at the last weights.
+
+    Raises:
+        Unusable: there is no such graph, task, model or device.
+        ValueError: the method refuses the model or the graph, or training failed.
+    """
+    folder = RunFolder(job.folder)
+    load = _load_average()
+    data, chosen, task, choices = _open(job)
+    watcher.knows(task.metric, chosen.epochs)
+    encoding = getattr(data.get("names"), "encoding", None)
+    if encoding:  # before training: a run that is killed can predict, too
+        folder.write("encoding.json", encoding)
+    training = Training(chosen, data, folder=folder, listener=watcher, choices=choices)
+    training.run()
+    last = copy.deepcopy(training.parts.model.state_dict())
+    measured: dict[str, Any] = {"load": [load, _load_average()]}
+    if folder.finished:
+        measured = folder.read_json(MEASURED) if (job.folder / MEASURED).is_file() else measured
+    else:
+        finish(training, command=job.command)
+    folder.write(MEASURED, measured)
+    if job.gradients:
+        training.parts.model.load_state_dict(last)
+        watcher.preparing("measuring the gradient", 0, 1)
+        folder.write(MEASURED, measured | measure_gradient(training))
+
+
+def _open(job: Job) -> tuple[Data, Config, Task, list[Choice]]:
+    """Load the graph and choose what was left open; all that can fail here fails for every method."""
+    try:
+        data = graph_of(job.config)
+        chosen, choices = choose(job.config, data)
+        task = task_of(data.y, train_mask=data.train_mask, metric=chosen.metric, class_weight=chosen.class_weight)
+        device_of(chosen.device)
+        model_for(chosen, data, outputs=task.outputs)
+    except (ValueError, TypeError, OSError) as error:
+        raise Unusable(" ".join(str(error).split())) from error
+    return data, chosen, task, choices
+
+
+def finish(training: Training, *, command: str) -> None:
+    """Write the best weights, the details and the result of a training that has come to its end."""
+    folder, model = training.folder, training.parts.model
+    result = result_of(training, command=command)
+    if training.best_weights:
+        model.load_state_dict(training.best_weights)
+    folder.save_model(model.state_dict())
+    out, _ = training.parts.method.exact()
+    folder.write("details.json", details_of(training, out.cpu()))
+    folder.write("result.json", result)
+
+
+def _load_average() -> float | None:
+    """Return how many processes wanted to run in the last minute, on average."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

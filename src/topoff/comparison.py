@@ -1,0 +1,312 @@
+"""Sum up a comparison from the folders of its runs: a table, as plain values for JSON, and one self-contained page.
+
+runs/<name>/<method>/seed-<s>/   ordinary runs
+runs/<name>/compare.toml         the settings that all share; the first line is the command
+runs/<name>/compare.json         the table
+runs/<name>/compare.html         the page
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader
+
+from topoff.comparing import MEASURED, Failure, own_model
+from topoff.metrics import LOWER_IS_BETTER
+from topoff.plots import MethodCurve, draw_comparison, look_of
+from topoff.recorded import Seed, finite, read_run
+from topoff.report import NOTHING, number, part_of, plain  # the page of a run writes numbers in the same way
+from topoff.results import mean_std, summarise
+from topoff.runs import RunFolder
+
+TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
+SHARE = 0.99  # of the best method's score: the target, where none is given
+ERRORS = ("rmse", "mae", "r2")  # scores that are no shares
+SCORES = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Describe a column of the table."""
+
+    key: str  # of a method's row
+    title: str
+    kind: str  # score, seconds, memory, share or plain
+    better: str  # high, low, or score: as the metric has it
+    meaning: str
+
+
+COLUMNS = (
+    Column("test", "test", "score", "score", "Exact score of the test nodes, computed on the whole graph, with the "
+           "weights of the best validation score."),
+    Column("val", "validation", "score", "score", "The best exact validation score."),
+    Column("train", "training", "score", "score", "Exact score of the training nodes, with the same weights."),
+    Column("seconds_to_target", "time to target", "seconds", "low", "Seconds of pre-processing and training, without "
+           "evaluation, until an evaluation first found a validation score that reaches the target."),
+    Column("epochs_to_target", "epochs to target", "plain", "low", "Epochs until then; an epoch of different methods "
+           "may have different numbers of steps."),
+    Column("epoch_seconds", "per epoch", "seconds", "low", "Seconds of steps and refreshes per epoch, without "
+           "evaluation."),
+    Column("preprocess_seconds", "pre-processing", "seconds", "low", "Seconds before the first step: partitioning, "
+           "embeddings, operators; every run pays for its own, with an empty cache."),
+    Column("peak_rss_mb", "peak memory", "memory", "low", "Peak resident memory of the run's own process: interpreter, "
+           "graph, training and exact evaluation."),
+    Column("relative_error", "output error", "share", "low", "Relative error of the outputs that training sees against "
+           "those of the whole graph, in eval mode with the last weights; 0 % is exact."),
+    Column("gradient_error", "gradient error", "share", "low", "Relative error of the mean gradient of an epoch's "
+           "batches against the gradient of the whole graph, likewise; the noise of single batches is not in it."),
+    Column("gradient_cosine", "gradient cosine", "plain", "high", "Cosine of the angle between these two gradients; 1 "
+           "is the same direction."),
+)  # fmt: skip
+
+
+# ---- the target
+
+
+def default_target(scores: Mapping[str, float | None], *, metric: str) -> float | None:
+    """Return the target: 99 % of the best method's mean best validation score; none without scores.
+
+    >>> default_target({"full": 0.7, "top": 0.8}, metric="accuracy")
+    0.792
+    >>> default_target({"full": 2.0, "top": 3.0}, metric="rmse")
+    2.02
+    """
+    known = [score for score in scores.values() if finite(score)]
+    if not known:
+        return None
+    best = min(known) if metric in LOWER_IS_BETTER else max(known)
+    slack = (1 - SHARE) * abs(best)
+    return round(best + slack if metric in LOWER_IS_BETTER else best - slack, 12)
+
+
+def time_to_target(seed: Seed, target: float, *, metric: str) -> tuple[int, float] | None:
+    """Return the epoch and the seconds at which a run first reached the target; None where it never did.
+
+    >>> rows = [{"epoch": 1, "val": 0.5, "train_seconds": 1.0}, {"epoch": 2, "val": 0.8, "train_seconds": 2.0}]
+    >>> time_to_target(Seed("0", rows=rows, result={"preprocess_seconds": 3.0}), 0.8, metric="accuracy")
+    (2, 5.0)
+    """
+    before = float((seed.result or {}).get("preprocess_seconds") or 0)
+    for row in seed.rows:
+        value = row.get("val")
+        if finite(value) and (value <= target if metric in LOWER_IS_BETTER else value >= target):
+            return row["epoch"], before + float(row.get("train_seconds") or 0)
+    return None
+
+
+# ---- the table
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Hold what one run left."""
+
+    seed: Seed
+    measured: dict[str, Any]  # gradient error and load
+
+
+def read_finished(top: Path, method: str, seeds: Sequence[int]) -> list[Finished]:
+    """Read the finished runs of a method, of these seeds."""
+    if not any((top / method).glob("seed-*/result.json")):
+        return []
+    wanted = {str(seed) for seed in seeds}
+    found = []
+    for seed in read_run(top / method).seeds:
+        if seed.result is not None and seed.name in wanted:
+            folder = RunFolder(top / method / f"seed-{seed.name}")
+            found.append(Finished(seed, folder.read_json(MEASURED) if (folder.path / MEASURED).is_file() else {}))
+    return found
+
+
+def make_row(
+    runs: Sequence[Finished], *, target: float | None, metric: str, failures: Mapping[int, Failure] | None = None
+) -> dict[str, Any]:
+    """Return the row of a method: means over its seeds as plain numbers, beside them `<name>_std` where there are many.
+
+    A method without a finished run has nothing but its error; one with some has those and the error.
+    """
+    failures = failures or {}
+    finished = {int(run.seed.name) for run in runs}
+    lost = {seed: failure.reason for seed, failure in failures.items() if seed not in finished}
+    reasons = list(dict.fromkeys(lost.values()))
+    error = reasons[0] if len(reasons) == 1 and not runs else "; ".join(f"seed {s}: {why}" for s, why in lost.items())
+    if not runs:
+        return {"error": error or "not run"}
+    rows = [_values(run, target=target, metric=metric) for run in runs]
+    row: dict[str, Any] = {}
+    for key in rows[0]:
+        spread = mean_std([values[key] for values in rows])
+        row[key] = spread["mean"] if len(rows) > 1 else rows[0][key]
+        row |= {f"{key}_std": spread["std"]} if len(rows) > 1 else {}
+    row["target_reached"] = sum(values["epochs_to_target"] is not None for values in rows)
+    row["seeds"] = [int(run.seed.name) for run in runs]
+    row["load"] = [run.measured.get("load") for run in runs]
+    notes = [run.measured.get("note") for run in runs]
+    notes += [f"seed {seed}: {failures[seed].reason}" for seed in failures if seed in finished]
+    row["notes"] = list(dict.fromkeys(note for note in notes if note))
+    return row | ({"error": error} if error else {})
+
+
+def _values(run: Finished, *, target: float | None, metric: str) -> dict[str, Any]:
+    """Return the numbers of one run."""
+    result = run.seed.result or {}
+    reached = None if target is None else time_to_target(run.seed, target, metric=metric)
+    keys = (*reversed(SCORES), "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds", "peak_rss_mb")
+    return {key: result.get(key) for key in keys} | {
+        "relative_error": None if result.get("fidelity") is None else 1 - result["fidelity"],
+        "gradient_error": run.measured.get("gradient_error"),
+        "gradient_cosine": run.measured.get("gradient_cosine"),
+        "epochs_to_target": reached[0] if reached else None,
+        "seconds_to_target": reached[1] if reached else None,
+    }
+
+
+def make_table(
+    top: Path,
+    *,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    about: Mapping[str, Any],
+    target: float | None = None,
+    failures: Mapping[tuple[str, int], Failure] | None = None,
+) -> dict[str, Any]:
+    """Sum up the runs in a folder.
+
+    Args:
+        top: the folder of the comparison.
+        methods: the rows.
+        seeds: that count.
+        about: what else to record: dataset, model, epochs, command.
+        target: validation score whose time is told; 99 % of the best where it is not given.
+        failures: why runs have no result, by method and seed.
+    """
+    runs = {method: read_finished(top, method, seeds) for method in methods}
+    results = [run.seed.result for found in runs.values() for run in found if run.seed.result]
+    first = results[0] if results else {}
+    metric = str(first.get("metric", ""))
+    means = {method: mean_std([(run.seed.result or {})["val"] for run in runs[method]])["mean"]
+             for method in methods if runs[method]}  # fmt: skip
+    target = default_target(means, metric=metric) if target is None else target
+    rows = {}
+    for method in methods:
+        own = {seed: failure for (name, seed), failure in (failures or {}).items() if name == method}
+        rows[method] = make_row(runs[method], target=target, metric=metric, failures=own)
+        model = own_model(method)
+        rows[method] |= {"own_model": model} if model else {}
+    shared = {key: first.get(key) for key in ("nodes", "edges", "features", "versions", "machine")}
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    known = {**about, "seeds": list(seeds), "metric": metric or None, "target": target, "date": date}
+    return {"methods": rows, **known, **shared}
+
+
+def write_summaries(top: Path, methods: Sequence[str], seeds: Sequence[int], *, command: str) -> None:
+    """Write the mean of each method's seeds beside them, as `topoff train --seeds` does: `topoff report` reads it."""
+    for method in methods:
+        results = [run.seed.result for run in read_finished(top, method, seeds) if run.seed.result]
+        if results:
+            RunFolder(top / method).write("result.json", summarise(results, command=command))
+
+
+# ---- for people
+
+
+def cell(row: Mapping[str, Any], column: Column, *, metric: str) -> str:
+    """Write a value of the table in human units, with its standard deviation where there is one.
+
+    >>> cell({"test": 0.7, "test_std": 0.01}, COLUMNS[0], metric="accuracy").replace(chr(160), " ")
+    '70.00 ± 1.00 %'
+    >>> cell({"seconds_to_target": None, "target_reached": 0, "seeds": [0]}, COLUMNS[3], metric="accuracy")
+    'never'
+    """
+    value, spread = row.get(column.key), row.get(f"{column.key}_std")
+    if column.key.endswith("to_target") and value is None and "target_reached" in row:
+        some, all_of_them = row["target_reached"], len(row["seeds"])
+        return f"{some} of {all_of_them} seeds" if some else "never"
+    kind = ("plain" if metric in ERRORS else "share") if column.kind == "score" else column.kind
+    if not finite(value):
+        return NOTHING
+    return number({"mean": value, "std": spread} if finite(spread) else value, kind)
+
+
+def best_of(rows: Mapping[str, Mapping[str, Any]], column: Column, *, metric: str) -> set[str]:
+    """Return the methods that have the best value of a column; none where there is nothing to choose from.
+
+    >>> sorted(best_of({"a": {"test": 0.5}, "b": {"test": 0.6}, "c": {"error": "no"}}, COLUMNS[0], metric="accuracy"))
+    ['b']
+    """
+    known = {method: row[column.key] for method, row in rows.items() if finite(row.get(column.key))}
+    if len(known) < 2:
+        return set()
+    lower = column.better == "low" or (column.better == "score" and metric in LOWER_IS_BETTER)
+    best = min(known.values()) if lower else max(known.values())
+    return {method for method, value in known.items() if value == best}
+
+
+def curve_of(name: str, runs: Sequence[Finished], *, place: int, scale: float) -> MethodCurve | None:
+    """Return the mean validation score of a method's seeds over the epochs that all of them evaluated."""
+    points = [
+        {row["epoch"]: (row["val"] * scale, row["train_seconds"]) for row in run.seed.rows if _drawn(row)}
+        for run in runs
+    ]
+    epochs = sorted(set.intersection(*(set(found) for found in points))) if points else []
+    if not epochs:
+        return None
+    values = np.array([[found[epoch] for epoch in epochs] for found in points])  # (seeds, epochs, 2)
+    before = np.array([float((run.seed.result or {}).get("preprocess_seconds") or 0) for run in runs])
+    spread = values[..., 0].std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(epochs))
+    seconds = (values[..., 1] + before[:, None]).mean(axis=0)
+    return MethodCurve(name, place, np.array(epochs, dtype=float), seconds, values[..., 0].mean(axis=0), spread)
+
+
+def _drawn(row: Mapping[str, Any]) -> bool:
+    return finite(row.get("val")) and finite(row.get("train_seconds"))
+
+
+# ---- the page
+
+
+def build_page(top: Path) -> str:
+    """Build the HTML page of a comparison from its folder; the same files give the same text.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no table, or a file cannot be read.
+    """
+    table = RunFolder(top).read_json(TABLE)
+    rows, metric = table["methods"], table["metric"] or "score"
+    scale = 1.0 if metric in ERRORS else 100.0
+    places = list(rows)
+    curves = [
+        curve_of(name, read_finished(top, name, table["seeds"]), place=places.index(name), scale=scale)
+        for name in sorted(rows, key=lambda name: name == "top")  # drawn last: above the others
+    ]
+    costs = {name: (row.get("epoch_seconds"), row.get("peak_rss_mb")) for name, row in rows.items()}
+    label = metric.replace("_", " ") + ("" if scale == 1 else ", %")
+    target = table["target"] * scale if finite(table["target"]) else math.nan
+    plots = draw_comparison([curve for curve in curves if curve], costs=costs, label=label, target=target)
+    page = Environment(loader=PackageLoader("topoff"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page.filters.update(number=number, plain=plain, part_of=part_of)
+    text: str = page.get_template("compare.html.j2").render(
+        table=table,
+        columns=COLUMNS,
+        plots=plots,
+        metric=metric,
+        regression=metric in ERRORS,
+        cell=lambda row, column: cell(row, column, metric=metric),
+        best={column.key: best_of(rows, column, metric=metric) for column in COLUMNS},
+        looks={name: look_of(name, place) for place, name in enumerate(places)},
+        drawn={curve.name for curve in curves if curve},
+    )
+    return text.encode(errors="replace").decode()
+
+
+def write_page(top: Path) -> Path:
+    """Write the page of a comparison in one step; return where it is."""
+    RunFolder(top).write(PAGE, build_page(top))
+    return top / PAGE

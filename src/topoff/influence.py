@@ -1,0 +1,382 @@
+"""Which nodes matter to which: personalised PageRank, k-hop sets, and the node sets that batches are made of.
+
+A walk goes from a node to those that send messages to it, so that its stops are the nodes whose features reach the
+node's output: the share of walks that end at u measures the influence of u (Gasteiger et al., LoG 2022, Section 3).
+
+>>> import torch
+>>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+>>> offsets, ids = senders(path, 3)
+>>> ranked = personalised_pagerank(offsets, ids, np.array([0]), alpha=0.5, tolerance=1e-9)
+>>> ranked.ids, ranked.scores.round(3)
+(array([0, 1, 2]), array([0.583, 0.333, 0.083]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from torch import Tensor
+
+from topoff.cache import cached, content_hash
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+ROOTS = 1024  # that are pushed at once: their residuals are in memory together
+COLUMNS = 16  # teleport sets that are iterated at once: dense vectors of n
+ENOUGH = 0.02  # tolerance = ENOUGH / keep pushes about three times as many nodes as are kept, on sparse graphs
+REVISION = "1"  # of `personalised_pagerank`: raise it with a change that gives other scores
+
+
+@dataclass(frozen=True)
+class Scopes:
+    """Hold one node set per root, the root first."""
+
+    offsets: Ints  # (r + 1,) where the set of each root starts in `ids`
+    ids: Ints  # (m,) nodes
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def of(self, rows: Ints) -> Scopes:
+        """Return the sets of some rows, in their order."""
+        positions, _ = spans(self.offsets, rows)
+        return Scopes(_pointers(np.diff(self.offsets)[rows]), self.ids[positions])
+
+    def lists(self) -> list[Ints]:
+        """Return each set as an array.
+
+        >>> Scopes(np.array([0, 2, 3]), np.array([5, 1, 4])).lists()
+        [array([5, 1]), array([4])]
+        """
+        return np.split(self.ids, self.offsets[1:-1])
+
+    def owners(self) -> Ints:
+        """Return which row each entry of `ids` belongs to; (m,)."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+
+@dataclass(frozen=True)
+class Ranked(Scopes):
+    """Hold the nodes of largest influence per root: the root, then the others by descending score, ties by id."""
+
+    scores: Floats  # (m,) personalised PageRank
+
+
+@dataclass(frozen=True)
+class OutputSet:
+    """Hold a batch: the nodes whose outputs are wanted, and those that are there for their influence."""
+
+    nodes: Ints  # (b,) the outputs first
+    outputs: int  # how many they are
+
+
+def senders(edge_index: Tensor, num_nodes: int, *, flows: Sequence[str] = ("source_to_target",)) -> tuple[Ints, Ints]:
+    """Return who sends messages to whom as CSR: each node's distinct neighbours besides itself, ascending.
+
+    With both flows among `flows` (a model that mixes them), an edge counts either way.
+
+    >>> import torch
+    >>> senders(torch.tensor([[0, 0, 2], [1, 1, 2]]), 3)
+    (array([0, 0, 1, 1]), array([0]))
+    """
+    source, target = edge_index.cpu().numpy()
+    pairs = [(target, source) if flow == "source_to_target" else (source, target) for flow in flows]
+    receiver, sender = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    others = receiver != sender
+    key = np.unique(receiver[others] * num_nodes + sender[others])
+    return _pointers(np.bincount(key // num_nodes, minlength=num_nodes)), key % num_nodes
+
+
+def personalised_pagerank(
+    offsets: Ints,
+    ids: Ints,
+    seeds: Ints,
+    *,
+    alpha: float = 0.15,
+    tolerance: float | None = None,
+    keep: int | None = None,
+) -> Ranked:
+    """Approximate the rows of alpha (I - (1 - alpha) D^-1 A)^-1 at some roots, by pushes of all roots in parallel.
+
+    The push of Andersen, Chung and Lang (FOCS 2006): what a node holds back, r(u), is pushed on as long as it is more
+    than tolerance * deg(u); in the end alpha of it counts. Scores are too low, never too high, by less than
+    sum_u r(u) ppr(u, v) <= tolerance * sum_u deg(u) ppr(u, v), which is at most tolerance * deg(v) where the graph is
+    undirected. A node without neighbours keeps alpha of what arrives there, and the rest is lost, as in the formula
+    (its row of D^-1 A is zero).
+
+    Args:
+        offsets: (n + 1,) of the CSR; see `senders`. Repeated entries count as often as they are there.
+        ids: (m,) neighbours that a walk goes on to, all alike.
+        seeds: (r,) roots.
+        alpha: chance that a walk ends at each stop.
+        tolerance: see above; by default 0.02 / keep, and 1e-4 where all are kept.
+        keep: nodes per root, the root among them; None keeps all that were found.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    _check_alpha(alpha)
+    if keep is not None:
+        at_least(1, keep=keep)
+    tolerance = tolerance if tolerance is not None else (ENOUGH / keep if keep else 1e-4)
+    if not tolerance > 0:
+        raise ValueError(f"Expected 'tolerance' to be positive (got {tolerance}); 1e-4 is precise, 1e-3 is fast.")
+    n, degree = len(offsets) - 1, np.diff(offsets)
+    walk = sp.csr_array(((1 - alpha) / np.repeat(degree, degree), ids, offsets), shape=(n, n))
+    enough = tolerance * np.maximum(degree, 1)
+    pieces = [_best(_pushed(walk, seeds[at : at + ROOTS], alpha, enough), seeds[at : at + ROOTS], keep)
+              for at in range(0, len(seeds), ROOTS)]  # fmt: skip
+    counts, nodes, scores = (np.concatenate([np.zeros(0, kind), *(piece[field] for piece in pieces)])
+                             for field, kind in enumerate((np.int64, np.int64, np.float64)))  # fmt: skip
+    return Ranked(_pointers(counts), nodes, scores)
+
+
+def _pushed(walk: sp.csr_array, roots: Ints, alpha: float, enough: Floats) -> sp.csr_array:
+    """Push until no node holds back more than `enough`; return the scores, (roots, n)."""
+    shape = (len(roots), walk.shape[0])
+    held = sp.csr_array((np.ones(len(roots)), roots, np.arange(len(roots) + 1)), shape=shape)
+    rows, columns, values = [], [], []
+    much = np.ones(len(roots), dtype=bool)  # a root is pushed in any case, however many neighbours it has
+    while much.any():
+        starts = np.append(0, np.cumsum(much))[held.indptr]
+        on = sp.csr_array((held.data[much], held.indices[much], starts), shape=shape)
+        rest = sp.csr_array((held.data[~much], held.indices[~much], held.indptr - starts), shape=shape)
+        rows.append(np.repeat(np.arange(len(roots)), np.diff(starts)))
+        columns.append(on.indices)
+        values.append(alpha * on.data)
+        held = rest + on @ walk
+        much = held.data > enough[held.indices]
+    rows.append(np.repeat(np.arange(len(roots)), np.diff(held.indptr)))  # walks that end where they are held back
+    entries = (np.concatenate(rows), np.concatenate([*columns, held.indices]))
+    data = np.concatenate([*values, alpha * held.data])
+    return sp.coo_array((data, entries), shape=shape).tocsr()  # repeated entries are added
+
+
+def _best(scores: sp.csr_array, roots: Ints, keep: int | None) -> tuple[Ints, Ints, Floats]:
+    """Return counts, nodes and scores of the best nodes per row, the root first."""
+    row = np.repeat(np.arange(len(roots)), np.diff(scores.indptr))
+    column = scores.indices.astype(np.int64)
+    rounded = -scores.data.round(12)  # scores that only the order of additions tells apart are equal
+    order = np.lexsort((column, rounded, column != roots[row], row))
+    if keep is not None:
+        order = order[np.arange(len(order)) - scores.indptr[row] < keep]  # rows stay in place: the sort is by row first
+    return np.bincount(row[order], minlength=len(roots)), column[order], scores.data[order]
+
+
+def cached_pagerank(offsets: Ints, ids: Ints, seeds: Ints, *, alpha: float, keep: int) -> Ranked:
+    """Return what `personalised_pagerank` returns, kept between runs under a hash of all that it depends on."""
+
+    def build() -> dict[str, npt.NDArray[np.int64] | npt.NDArray[np.float64]]:
+        """Compute the scores, for the cache."""
+        return vars(personalised_pagerank(offsets, ids, seeds, alpha=alpha, keep=keep))
+
+    key = content_hash(REVISION, f"{alpha} {keep} {ENOUGH}", offsets, ids, seeds)
+    stored = cached(f"pagerank-{key}", build)
+    return Ranked(stored["offsets"], stored["ids"], stored["scores"])
+
+
+def set_pagerank(
+    offsets: Ints, ids: Ints, sets: Sequence[Ints], *, alpha: float = 0.25, iterations: int = 50
+) -> Floats:
+    """Return the PageRank that teleports to a set of nodes, for a few sets: the mean over their roots; (n, sets).
+
+    Power iteration x <- alpha s + (1 - alpha) (D^-1 A)^T x, s = 1 / |set| on the set; what is missing of the total
+    after k iterations is (1 - alpha)^k.
+
+    >>> set_pagerank(np.array([0, 1, 2]), np.array([1, 0]), [np.array([0, 1])], iterations=100).round(3).tolist()
+    [[0.5], [0.5]]
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    _check_alpha(alpha)
+    at_least(1, iterations=iterations)
+    n, degree = len(offsets) - 1, np.diff(offsets)
+    walk = sp.csr_array(((1 - alpha) / np.repeat(degree, degree), ids, offsets), shape=(n, n)).T.tocsr()
+    start = np.zeros((n, len(sets)))
+    for column, nodes in enumerate(sets):
+        start[nodes, column] = alpha / len(nodes)
+    scores = start.copy()
+    for _ in range(iterations):
+        scores = start + walk @ scores
+    return scores
+
+
+def k_hop(offsets: Ints, ids: Ints, roots: Ints, *, hops: int, fanout: int, rng: np.random.Generator) -> Scopes:
+    """Return each root's sampled k-hop set: at most `fanout` neighbours, without replacement, of every node reached.
+
+    A node is gone on from once, in the hop after it was reached. The sets hold the root first, then ascending ids.
+
+    >>> rng = np.random.default_rng(0)
+    >>> k_hop(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1]), np.array([2]), hops=1, fanout=5, rng=rng).lists()
+    [array([2, 1])]
+
+    Raises:
+        ValueError: `hops` is negative or `fanout` is not positive.
+    """
+    at_least(0, hops=hops)
+    at_least(1, fanout=fanout)
+    n = len(offsets) - 1
+    seen = front = np.arange(len(roots)) * n + roots  # a pair of a root's row and a node is one number
+    for _ in range(hops):
+        positions, row = _some(offsets, front % n, fanout=fanout, rng=rng)
+        reached = np.unique((front // n)[row] * n + ids[positions])
+        front = np.setdiff1d(reached, seen, assume_unique=True)
+        seen = np.concatenate([seen, front])
+    owner, node = seen // n, seen % n
+    order = np.lexsort((node, node != roots[owner], owner))
+    return Scopes(_pointers(np.bincount(owner, minlength=len(roots))), node[order])
+
+
+def _some(offsets: Ints, nodes: Ints, *, fanout: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Choose up to `fanout` neighbours of each node; return positions in the CSR and which node each belongs to."""
+    degree = offsets[nodes + 1] - offsets[nodes]
+    few, many = np.flatnonzero(degree <= fanout), np.flatnonzero(degree > fanout)
+    positions, row = spans(offsets, nodes[few])
+    drawn = np.empty((len(many), fanout), dtype=np.int64)
+    for column in range(fanout if len(many) else 0):  # Floyd's algorithm, for all rows at once
+        last = degree[many] - fanout + column
+        one = rng.integers(0, last + 1)
+        taken = (drawn[:, :column] == one[:, None]).any(axis=1)
+        drawn[:, column] = np.where(taken, last, one)
+    chosen = (offsets[nodes[many]][:, None] + drawn).ravel()
+    return np.concatenate([positions, chosen]), np.concatenate([few[row], np.repeat(many, fanout)])
+
+
+def merged(ranked: Ranked, outputs: Ints, *, batches: int) -> list[Ints]:
+    """Group the outputs by influence on each other (IBMB's distance-based merging): rows of `ranked`, per batch.
+
+    Pairs of outputs are taken by descending score, ppr(u, v) + ppr(v, u); the groups of both are merged where the
+    result has at most len(outputs) // batches nodes. The largest groups, as many as batches, stay whole; the others
+    fill them up one after the other, so that sizes differ by at most 1.
+
+    Raises:
+        ValueError: `batches` is not between 1 and the number of outputs.
+    """
+    if not 1 <= batches <= len(outputs):
+        raise ValueError(
+            f"Expected at most {len(outputs)} batches, one per output node, and at least 1 (got {batches}); "
+            "choose a larger ratio."
+        )
+    groups = _greedily(_pairs(ranked, outputs), len(outputs), most=len(outputs) // batches)
+    size = np.bincount(groups, minlength=len(outputs))
+    by_size = np.lexsort((np.arange(len(outputs)), groups, -size[groups]))
+    ends = np.cumsum(np.sort(size)[::-1][:batches])
+    whole, rest = np.split(by_size[: ends[-1]], ends[:-1]), by_size[ends[-1] :]
+    share = np.array([len(piece) for piece in np.array_split(np.arange(len(outputs)), batches)])
+    fill = np.split(rest, np.cumsum(share - np.diff(ends, prepend=0))[:-1])
+    return [np.sort(np.concatenate(pair)) for pair in zip(whole, fill, strict=True)]
+
+
+def _pairs(ranked: Ranked, outputs: Ints) -> Ints:
+    """Return pairs of rows whose roots influence each other, the strongest first; (p, 2)."""
+    m = len(outputs)
+    by_id = np.argsort(outputs)
+    place = np.minimum(np.searchsorted(outputs, ranked.ids, sorter=by_id), m - 1)
+    other, row = by_id[place], ranked.owners()
+    inside = (outputs[other] == ranked.ids) & (other != row)
+    low, high = np.minimum(row, other)[inside], np.maximum(row, other)[inside]
+    pairs = sp.coo_array((ranked.scores[inside], (low, high)), shape=(m, m)).tocsr().tocoo()
+    order = np.lexsort((pairs.col, pairs.row, -pairs.data))
+    return np.stack([pairs.row[order], pairs.col[order]], axis=1).astype(np.int64)
+
+
+def _greedily(pairs: Ints, count: int, *, most: int) -> Ints:
+    """Merge along the pairs, in their order, while groups have at most `most` members; (count,) a group per row."""
+    parent, size = list(range(count)), [1] * count
+
+    def root_of(node: int) -> int:
+        """Follow the parents, and halve the way for the next time."""
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    for one, other in pairs.tolist():
+        first, second = sorted((root_of(one), root_of(other)))
+        if first != second and size[first] + size[second] <= most:
+            parent[second] = first
+            size[first] += size[second]
+    return np.array([root_of(node) for node in range(count)], dtype=np.int64)
+
+
+def united(scopes: Scopes, rows: Ints) -> OutputSet:
+    """Return the union of some sets, their roots first, then ascending ids."""
+    chosen = scopes.of(rows)
+    roots = chosen.ids[chosen.offsets[:-1]]
+    return OutputSet(np.concatenate([roots, np.setdiff1d(chosen.ids, roots)]), len(roots))
+
+
+def most_influential(
+    offsets: Ints, ids: Ints, groups: Sequence[Ints], *, budget: int, alpha: float = 0.25
+) -> list[OutputSet]:
+    """Add to each group of outputs the nodes of largest influence on it as a whole, up to `budget` nodes in all.
+
+    Nodes without any influence are not added, and a group larger than the budget stays as it is.
+    """
+    found = []
+    for at in range(0, len(groups), COLUMNS):
+        some = groups[at : at + COLUMNS]
+        for outputs, score in zip(some, set_pagerank(offsets, ids, some, alpha=alpha).T, strict=True):
+            score[outputs] = 0.0
+            order = np.argsort(-score, kind="stable")[: max(0, budget - len(outputs))]
+            found.append(OutputSet(np.concatenate([outputs, np.sort(order[score[order] > 0])]), len(outputs)))
+    return found
+
+
+def shadow_sets(
+    offsets: Ints, ids: Ints, groups: Sequence[Ints], *, fanout: int, hops: int, rng: np.random.Generator
+) -> list[Ints]:
+    """Return, per group of targets, the union of their sampled k-hop sets: the targets first."""
+    return [
+        united(k_hop(offsets, ids, targets, hops=hops, fanout=fanout, rng=rng), np.arange(len(targets))).nodes
+        for targets in groups
+    ]
+
+
+def ibmb_sets(
+    offsets: Ints, ids: Ints, outputs: Ints, *, batches: int, fanout: int = 16, alpha: float = 0.25
+) -> list[Ints]:
+    """Return node-wise IBMB's batches: grouped outputs first, then the union of their best `fanout` nodes.
+
+    >>> sets = ibmb_sets(np.array([0, 1, 2, 3, 4]), np.array([1, 0, 3, 2]), np.arange(4), batches=2)
+    >>> sorted(nodes.tolist() for nodes in sets)
+    [[0, 1], [2, 3]]
+    """
+    ranked = personalised_pagerank(offsets, ids, outputs, alpha=alpha, keep=fanout)
+    return [united(ranked, rows).nodes for rows in merged(ranked, outputs, batches=batches)]
+
+
+def spans(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the positions offsets[r] ... offsets[r + 1] - 1 of every r in rows, one after the other, and whose.
+
+    >>> spans(np.array([0, 2, 2, 5]), np.array([2, 0]))
+    (array([2, 3, 4, 0, 1]), array([0, 0, 0, 1, 1]))
+    """
+    count = offsets[rows + 1] - offsets[rows]
+    owner = np.repeat(np.arange(len(rows)), count)
+    return np.arange(len(owner)) + np.repeat(offsets[rows] - (np.cumsum(count) - count), count), owner
+
+
+def at_least(least: int, **values: int) -> None:
+    """Refuse settings below a bound.
+
+    Raises:
+        ValueError: one of them is.
+    """
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"Expected '{name}' to be at least {least} (got {value}); choose a larger one.")
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha < 1:
+        raise ValueError(f"Expected 'alpha' to be between 0 and 1 (got {alpha}); 0.15 to 0.25 is usual.")
+
+
+def _pointers(counts: Ints) -> Ints:
+    return np.append(0, np.cumsum(counts)).astype(np.int64)

@@ -1,0 +1,160 @@
+"""GAS, GNNAutoScale (Fey et al., ICML 2021): the halo's rows come from histories, the last known ones.
+
+Eq. (2) and (3) and Algorithm 1: a batch B of clusters receives all of its messages, A[B,B] H_B + A[B,C] Hbar_C, where
+Hbar_C are the rows that the halo C had when it was last in a batch. They are constants of the backward pass. Then the
+rows of the batch are pushed, for others to pull. With frozen weights the batches are exact after as many passes as the
+model has propagations that need histories.
+
+Any model that topoff can batch will do. As in the authors' code, a conv that reads the raw features knows its halo;
+histories hold embeddings before dropout, pulled rows are dropped out like the batch's own, and batches without training
+nodes are skipped, so that their rows stay zero (with `train_only`, those of all other nodes) until `fill`.
+
+What differs: the authors fill the histories before training and again at every evaluation, here evaluations change
+nothing and `fill` is there for those who want it; halo features are not dropped out with the batch's; a first conv
+behind a linear layer (GCNII) has a history too, where the authors run that layer on the halo; their regularisation for
+Lipschitz continuity is left out; tables live on the model's device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.aggregation import Operator, Sparse
+from topoff.compensated import Compensated, Supplement
+from topoff.convs import Conv, evaluating
+from topoff.dropout import DropoutNotes
+from topoff.histories import Histories
+from topoff.methods.cluster import Cluster
+from topoff.plan import Structure, structure_of
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Hold a batch's halo on the linear path, and the messages that come from there."""
+
+    nodes: Tensor  # (c,) global ids of C, ascending
+    inward: dict[Operator, Sparse]  # A[boundary, C], columns numbered by position in `nodes`
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Surroundings:
+        """Move to a device (PyG's `Data.to` calls this)."""
+        inward = {operator: matrix.to(device) for operator, matrix in self.inward.items()}
+        return replace(self, nodes=self.nodes.to(device), inward=inward)
+
+
+def surroundings_of(structure: Structure) -> Surroundings:
+    """Number the halo of a structure, which all its operators share."""
+    found = {operator: spot.halo for operator, spot in structure.spots.items()}
+    nodes = torch.unique(torch.cat([halo.ids for halo in found.values()] or [torch.empty(0, dtype=torch.int64)]))
+    inward = {
+        operator: replace(halo, shape=(halo.shape[0], len(nodes)), ids=torch.searchsorted(nodes, halo.ids).to(halo.ids))
+        for operator, halo in found.items()
+    }
+    return Surroundings(nodes.to(torch.int64), inward)
+
+
+class Remembering(Compensated):
+    """Stand in for a model's message passing, the halo's rows taken from histories; a `Handler` for its convs."""
+
+    before_weights = True
+
+    def __init__(self, convs: list[Conv], model: nn.Module, *, num_nodes: int) -> None:
+        super().__init__(convs)
+        self.model = model
+        self.histories = Histories(num_nodes)
+        self.filling = False  # push in eval mode too
+        self.notes = DropoutNotes()
+
+    @property
+    def pushes(self) -> bool:
+        """Whether what a batch computes is remembered: in training."""
+        return self.model.training or self.filling
+
+    def listener(self, batch: Data) -> DropoutNotes:
+        """Return what listens to the forward of one batch in training."""
+        return DropoutNotes()
+
+    @contextmanager
+    def on(self, batch: Data) -> Iterator[None]:
+        """Bind the model to a batch inside `with`; dropout is noted meanwhile."""
+        self.notes = self.listener(batch)
+        with super().on(batch), ExitStack() as listening:
+            if self.model.training:
+                listening.enter_context(self.notes)
+            yield
+
+    def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
+        """Return A[B,B] h + A[B,C] Hbar_C (Eq. 3) and push h; (b, d)."""
+        spot = self.batch.supplement.structure.spots[operator]
+        surroundings: Surroundings = self.batch.surroundings
+        rows = self.exchange(place, h, halo=surroundings.nodes)
+        out: Tensor = spot.within @ h
+        return out.index_add_(0, spot.boundary, surroundings.inward[operator] @ rows)
+
+    def virtual(self, place: str, flow: str, h: Tensor) -> Tensor:
+        """Return the halo's rows of a general conv, and push those of the batch; (c, d)."""
+        return self.exchange(place, h, halo=self.batch.supplement.structure.around[flow].halo)
+
+    def exchange(self, place: str, h: Tensor, *, halo: Tensor) -> Tensor:
+        """Push the rows h (b, d) as they were before dropout; pull those of the halo, dropped out alike; (c, d)."""
+        note = self.notes.of(h)
+        rows = self.histories.pull(place, halo, like=h)
+        if self.pushes:
+            self.histories.push(place, self.batch.supplement.structure.nodes, h if note is None else note.source)
+        return rows if note is None else note.again(rows)
+
+
+class Gas(Cluster):
+    """Run the model on batches of clusters that receive all messages, those from outside out of histories.
+
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> gas = Gas(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, batches="random")
+    >>> gas.prepare()
+    >>> [gas.forward(batch).shape for batch in gas.batches()]
+    [torch.Size([10, 2]), torch.Size([10, 2])]
+    >>> {place: tuple(table.shape) for place, table in gas.weights().items()}
+    {'convs.1/0/0': (20, 4)}
+    """
+
+    _compensated: Remembering
+
+    def handler(self) -> Remembering:
+        """Return what stands in for the model's message passing, with empty histories."""
+        return Remembering(self.plan.convs, self.model, num_nodes=self.graph.num_nodes)
+
+    def cut(self, nodes: Tensor) -> Data:
+        """Cut a batch with all messages that arrive there."""
+        batch = self.graph.induced(nodes)
+        structure = structure_of(self.graph, self.plan, nodes)
+        batch.supplement = Supplement(self.plan, structure, None)
+        batch.surroundings = surroundings_of(structure)
+        return batch
+
+    def fill(self) -> None:
+        """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
+        batches = [self.cut(nodes) for nodes in self.sets.cover()]
+        self._compensated.filling = True
+        try:
+            with evaluating(self.model):
+                for batch in batches * self.plan.depth:
+                    self.forward(self.placed(batch))
+        finally:
+            self._compensated.filling = False
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the histories by place, (n, d) each."""
+        return dict(self._compensated.histories.tables)
+
+    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """Go on from a position and the histories at that time."""
+        super().restore(state, weights)
+        self._compensated.histories.tables = {place: rows.clone() for place, rows in weights.items()}

@@ -1,0 +1,299 @@
+"""GraphFM (Yu et al., ICML 2022): feature momentum, for sampled messages and for the halo of clusters.
+
+GraphFM-IB samples neighbours as GraphSAGE does, and averages what arrives over time. At each propagation, for the nodes
+v that it is computed for, with S(v) the neighbours drawn for this batch and A the operator of the whole graph,
+
+    m_v  <-  (1 - mix) m_v + mix (A[v,v] h_v + deg(v) / |S(v)| sum of A[v,u] h_u over u in S(v)),
+
+which the layer then uses, and keeps (n, d) per propagation. The gradient flows through the fresh share only.
+
+GraphFM-OB takes GAS's batches and histories, and refreshes the halo's rows before they are used. At each conv, with
+H_B what the batch's nodes had at the conv before it,
+
+    h~_C   =  update(A[C,B] H_B)                      messages of the batch alone, through the model's own layers
+    Hbar_C <- (1 - mix) Hbar_C + mix h~_C,            Hbar_B <- H_B,
+    Z_B    =  A[B,B] H_B + A[B,C] Hbar_C.
+
+With mix = 0 it is GAS; with mix = 1 the halo is what the batch alone makes of it. Nothing is mixed, nor remembered,
+where a conv reads the features, raw or after layers of its own: those are known.
+
+Both follow the authors' code (divelab/DIG: GraphFMOB, and the GraphFMIB example), whose text was at hand; the paper's
+own equation numbers were not. Linear convs only, whose messages are rows times fixed weights: elsewhere the parts of a
+message cannot be told apart. Differences: A[C,B] is the operator's own, where the authors take A[B,C] transposed, the
+same for GCN; a residual connection around a conv adds the halo's fresh row, where theirs adds nothing; averages start
+at zero at every layer, where theirs start at the features at the first; histories are filled by training alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from topoff.aggregation import Operator, Sparse, to_sparse
+from topoff.compensated import Supplement
+from topoff.convs import Conv, evaluating, first_input
+from topoff.dropout import DropoutNotes
+from topoff.graph import Graph
+from topoff.histories import Histories
+from topoff.layered import Chosen, Ints, Layered
+from topoff.methods.gas import Gas, Remembering, Surroundings, surroundings_of
+from topoff.methods.layerwise_sampling import SampledLayers
+from topoff.plan import Plan, Structure, structure_of
+
+
+def check_mix(mix: float) -> float:
+    """Return the share of fresh values.
+
+    Raises:
+        ValueError: for a share outside of [0, 1].
+    """
+    if not 0 <= mix <= 1:
+        raise ValueError(f"Expected mix to be between 0 and 1 (got {mix}); it is the share of the fresh value.")
+    return mix
+
+
+def refuse_general(plan: Plan, *, method: str) -> None:
+    """Refuse a model with a conv whose aggregated messages cannot be taken out.
+
+    Raises:
+        ValueError: for a general conv.
+    """
+    for conv in plan.convs:
+        if conv.path == "general":
+            raise ValueError(
+                f"Expected a model of linear convs for {method}, such as GCN, SAGE or GIN (got {conv}): its messages "
+                f"are no fixed weights times rows; use gas."
+            )
+
+
+# ---- in-batch
+
+
+class AveragedMessages(Layered):
+    """Average the sampled messages over time; a `Handler` for a model's convs."""
+
+    def __init__(self, convs: list[Conv], model: nn.Module, *, mix: float, num_nodes: int) -> None:
+        super().__init__(convs)
+        self.model, self.mix, self.histories = model, mix, Histories(num_nodes)
+
+    def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
+        """Return the average of the sampled messages, and keep it in training; (sources, d) -> (targets, d)."""
+        fresh = super().aggregate(step, operator, h)
+        place, nodes = f"step {step}", self.batch.n_id[: len(fresh)]
+        out = self.histories.pull(place, nodes, like=fresh).lerp(fresh, self.mix)
+        if self.model.training:
+            self.histories.push(place, nodes, out)
+        return out
+
+
+class GraphFMIB(SampledLayers):
+    """Train on sampled neighbours with averaged messages (GraphFM-IB).
+
+    Args:
+        model: a model of linear convs.
+        data: the whole graph.
+        fanout: neighbours that are drawn per node and layer, without replacement.
+        mix: share of the fresh messages; 1 is GraphSAGE.
+        shared: see `MiniBatches`.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "mix")
+
+    def __init__(self, model: nn.Module, data: Data, *, fanout: int = 2, mix: float = 0.9, **shared: Any) -> None:
+        super().__init__(model, data, **shared)
+        if fanout < 1:
+            raise ValueError(f"Expected fanout to be at least 1 (got {fanout}); it is the neighbours drawn per node.")
+        self.fanout, self.mix = fanout, check_mix(mix)
+
+    def layers(self) -> AveragedMessages:
+        """Return what stands in for the model's message passing, with empty averages."""
+        refuse_general(self.plan, method="GraphFM-IB")
+        self.averaged = AveragedMessages(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
+        return self.averaged
+
+    def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
+        """Draw up to `fanout` neighbours of each node, all sets of them alike."""
+        every = self.neighbours.all_of(nodes)
+        order = np.lexsort((rng.random(len(every.rows)), every.rows))
+        count = self.neighbours.degree[nodes]
+        rank = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+        kept = order[rank < self.fanout]
+        rows = every.rows[kept]
+        return Chosen(every.positions[kept], rows, (count / np.minimum(count, self.fanout).clip(min=1))[rows])
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the averages by step, (n, d) each."""
+        return dict(self.averaged.histories.tables)
+
+    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """Go on from a position and the averages at that time."""
+        super().restore(state, weights)
+        self.averaged.histories.tables = {place: rows.clone() for place, rows in weights.items()}
+
+
+# ---- out-of-batch
+
+
+@dataclass(frozen=True)
+class BothWays(Surroundings):
+    """Hold a batch's halo, and the messages between it and the batch."""
+
+    outward: dict[Operator, Sparse]  # A[C, B], both sides numbered by position
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> BothWays:
+        """Move to a device (PyG's `Data.to` calls this)."""
+        near = super().to(device)
+        outward = {operator: matrix.to(device) for operator, matrix in self.outward.items()}
+        return BothWays(near.nodes, near.inward, outward)
+
+
+def both_ways(graph: Graph, structure: Structure) -> BothWays:
+    """Cut the messages between a batch and its halo; those inward can be differentiated."""
+    near, nodes = surroundings_of(structure), structure.nodes.numpy()
+    inward, outward = {}, {}
+    for operator, matrix in near.inward.items():
+        entries = (matrix.values.numpy(), matrix.ids.numpy(), matrix.offsets.numpy())
+        inward[operator] = to_sparse(sp.csr_array(entries, shape=matrix.shape), matrix.values.dtype)
+        whole = graph.aggregation(operator)
+        outward[operator] = to_sparse(whole.matrix[near.nodes.numpy()][:, nodes], whole.dtype, transpose=False)
+    return BothWays(near.nodes, inward, outward)
+
+
+class HaloApart(DropoutNotes):
+    """Note dropout, and let batch norms learn from a batch's first rows alone; the rest is normalised as in eval."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Take batch norms in training apart; call any other function as it is."""
+        if func is not F.batch_norm or not kwargs["training"]:
+            return super().__torch_function__(func, types, args, kwargs)
+        x, mean, variance = args
+        assert mean is not None, "a norm without running statistics cannot be batched"
+        inside = func(x[: self.size], mean, variance, **kwargs)
+        return torch.cat([inside, func(x[self.size :], mean, variance, **{**kwargs, "training": False})])
+
+
+class Refreshing(Remembering):
+    """Carry the halo's rows through the model beside the batch's, and mix them into the histories before use.
+
+    Every tensor of the forward has b + c rows, those of the batch first.
+    """
+
+    def __init__(self, convs: list[Conv], model: nn.Module, *, mix: float, num_nodes: int) -> None:
+        super().__init__(convs, model, num_nodes=num_nodes)
+        self.mix = mix
+        self.known: set[str] = set()  # places before any propagation: the halo's own rows are right there
+        self.tracing = False  # find out which those are
+        self._given: Tensor | None = None  # what the running conv reads, mixed
+
+    def listener(self, batch: Data) -> DropoutNotes:
+        """Return what listens to the forward of one batch in training."""
+        return HaloApart(batch.batch_size)
+
+    @property
+    def batch_size(self) -> int:
+        """Count the rows that are the batch's own."""
+        return int(self.batch.batch_size)
+
+    def trace(self, run: Callable[[], object]) -> None:
+        """Run a forward in which all messages are NaN, and note the places that these do not reach."""
+        self.tracing = True
+        try:
+            with evaluating(self.model):
+                run()
+        finally:
+            self.tracing = False
+
+    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a conv on the batch's rows and the halo's, mixed."""
+        x = first_input(conv, args, kwargs)
+        given = self._given = self.mixed(f"{conv.name}/{self._calls.get(conv.name, 0)}", x)
+
+        def exchanged(value: Any) -> Any:
+            """Put what was mixed in the place of what the model gave."""
+            if isinstance(value, (tuple, list)):
+                return type(value)(exchanged(item) for item in value)
+            return given if value is x else value
+
+        args, kwargs = exchanged(tuple(args)), {name: exchanged(value) for name, value in kwargs.items()}
+        return super().convolve(conv, forward, args, kwargs)
+
+    def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
+        """Return A[B,B] H_B + A[B,C] Hbar_C, and below it A[C,B] H_B without a gradient; (b + c, d)."""
+        h = h if h is self._given else self.mixed(place, h)
+        if self.tracing:
+            return torch.full_like(h, float("nan"))
+        own, halo = h[: self.batch_size], h[self.batch_size :]
+        spot, near = self.batch.supplement.structure.spots[operator], self.batch.surroundings
+        inside: Tensor = spot.within @ own
+        inside = inside.index_add_(0, spot.boundary, near.inward[operator] @ halo)
+        return torch.cat([inside, near.outward[operator] @ own.detach()])
+
+    def mixed(self, place: str, h: Tensor) -> Tensor:
+        """Push the batch's rows and the halo's mixed ones; return h with the halo's rows mixed; (b + c, d)."""
+        if self.tracing and not bool(h.isnan().any()):
+            self.known.add(place)
+        if self.tracing or place in self.known:
+            return h
+        note = self.notes.of(h)
+        source = (h if note is None else note.source).detach()
+        own, fresh, halo = source[: self.batch_size], source[self.batch_size :], self.batch.surroundings.nodes
+        share = 0.0 if self.filling else self.mix
+        rows = self.histories.pull(place, halo, like=fresh).lerp(fresh, share)
+        if self.pushes:
+            self.histories.push(place, self.batch.supplement.structure.nodes, own)
+            self.histories.push(place, halo, rows)
+        return torch.cat([h[: self.batch_size], rows if note is None else note.again(rows)])
+
+
+class GraphFMOB(Gas):
+    """Train on clusters whose halo is remembered and refreshed by every batch that it touches (GraphFM-OB).
+
+    A batch's rows are those of its clusters, `batch_size` of them, then those of its halo: a step costs about
+    (b + c) / b times one of GAS.
+
+    Args:
+        model: a model of linear convs.
+        data: the whole graph.
+        mix: share of the fresh rows of the halo; 0 is GAS.
+        settings: see `Cluster`.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = (*Gas.settings, "mix")
+    _compensated: Refreshing
+
+    def __init__(self, model: nn.Module, data: Data, *, mix: float = 0.3, **settings: Any) -> None:
+        super().__init__(model, data, **settings)
+        self.mix = check_mix(mix)
+
+    def handler(self) -> Refreshing:
+        """Return what stands in for the model's message passing, with empty histories."""
+        refuse_general(self.plan, method="GraphFM-OB")
+        return Refreshing(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
+
+    def begin(self) -> None:
+        """Partition the graph, and find out where the halo's rows are known."""
+        super().begin()
+        batch = self.placed(self.batch(0, 0))
+        self._compensated.trace(lambda: self.forward(batch))
+
+    def cut(self, nodes: Tensor) -> Data:
+        """Cut a batch and its halo out of the graph."""
+        plan = self.plan.in_batch_only()
+        structure = structure_of(self.graph, plan, nodes)
+        near = both_ways(self.graph, structure)
+        batch = self.graph.induced(torch.cat([nodes, near.nodes]))
+        batch.batch_size = nodes.numel()
+        batch.supplement, batch.surroundings = Supplement(plan, structure, None), near
+        return batch

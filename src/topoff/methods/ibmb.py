@@ -1,0 +1,253 @@
+"""IBMB (Gasteiger, Qian, Guennemann, "Influence-Based Mini-Batching for Graph Neural Networks", LoG 2022).
+
+Batches are fixed: output nodes, here the training nodes, that influence each other are put together, and the nodes of
+largest influence (personalised PageRank, alpha 0.25) on them are added as auxiliary nodes, whose own loss does not
+count. Two ways (Section 3): node-wise, each output node has its own auxiliary nodes; batch-wise, a graph partition
+gives the output nodes of a batch and its auxiliary nodes are found for all of them together. As in the authors' code,
+messages inside a batch have the weights of the whole graph (A[B, B] of the global operator); convs without fixed
+weights (attention, max) see the induced subgraph alone. Any model can be run.
+
+Batches follow each other by the paper's weighted sampling (Section 4): the next one is drawn with a chance proportional
+to the distance of its labels from those of the last one, by the symmetric Kullback-Leibler divergence.
+
+Differences: all epochs start from a random batch, so that an order depends on (seed, epoch) alone; small groups that
+are left over fill up the batches, where the authors merge the smallest as long as they fit, so that there are exactly
+round(1 / ratio) batches; batch-wise PageRank follows the walk of the formula, where the authors' code multiplies with
+D^-1 A and not its transpose, which divides scores by degrees. The authors' graphs are undirected; here influence
+follows messages. Edge weights play no role in the choice of nodes. The paper's fixed order by simulated annealing and
+its learning-rate schedule are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from topoff.batching import NodeSets
+from topoff.compensated import Supplement
+from topoff.graph import Graph
+from topoff.influence import (
+    Floats,
+    Ints,
+    OutputSet,
+    at_least,
+    cached_pagerank,
+    merged,
+    most_influential,
+    senders,
+    united,
+)
+from topoff.methods.minibatch import MiniBatches
+from topoff.methods.shadow import check_ratio
+from topoff.plan import Plan, Spot, Structure
+
+
+class InfluenceBatches(MiniBatches):
+    """Hold what both ways of IBMB share: fixed batches of output and auxiliary nodes, and their order."""
+
+    alpha = 0.25  # chance that a walk ends
+
+    def __init__(self, model: nn.Module, data: Data, **shared: Any) -> None:
+        super().__init__(model, data, **shared)
+        self._training: Ints = self.data.train_mask.nonzero().view(-1).numpy()
+        check_ratio(self.ratio, outputs=len(self._training))
+
+    @abstractmethod
+    def training_sets(self) -> list[OutputSet]:
+        """Return the batches of an epoch: every training node is an output once."""
+
+    @abstractmethod
+    def other_sets(self, outputs: Ints) -> list[OutputSet]:
+        """Return batches for all other nodes, by the same rule."""
+
+    def begin(self) -> None:
+        """Choose the nodes of all batches."""
+        flows = {operator.flow for operator in self.plan.operators} | set(self.plan.flows) or {"source_to_target"}
+        self.offsets, self.ids = senders(self.data.edge_index, self.graph.num_nodes, flows=sorted(flows))
+        self.inside = self.plan.in_batch_only()
+        if self.progress:
+            self.progress("ranking neighbours", 0, 1)
+        self.sets = self.training_sets()
+        if self.progress:
+            self.progress("ranking neighbours", 1, 1)
+        self._distances = label_distances([self.data.y[chosen.nodes[: chosen.outputs]] for chosen in self.sets])
+        self._others: list[OutputSet] | None = None
+        self._kept: dict[int, Data] = {}
+
+    def batch(self, epoch: int, number: int) -> Data:
+        """Return a batch, the same in all epochs: the output nodes first."""
+        if number not in self._kept:
+            self._kept[number] = cut(self.graph, self.inside, self.sets[number])
+        return self._kept[number]
+
+    def order(self, epoch: int) -> Ints:
+        """Return the order of `schedule`."""
+        return schedule(self._distances, rng=self.rng(epoch, 1))
+
+    def cover(self) -> Iterator[Data]:
+        """Yield the training batches, then such batches for all other nodes."""
+        yield from super().cover()
+        if self._others is None:
+            others = np.flatnonzero(~self.data.train_mask.numpy())
+            self._others = self.other_sets(others) if len(others) else []
+        for chosen in self._others:
+            yield cut(self.graph, self.inside, chosen)
+
+
+class Ibmb(InfluenceBatches):
+    """Train on node-wise IBMB batches: the union of each output node's most influential nodes.
+
+    Args:
+        model: any PyG model.
+        data: the whole graph.
+        fanout: nodes of largest influence per output node, itself among them; the authors take 16 on ogbn-arxiv.
+        ratio: share of the training nodes per batch.
+        shared: see `MiniBatches`.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout")
+
+    def __init__(self, model: nn.Module, data: Data, *, fanout: int = 16, **shared: Any) -> None:
+        super().__init__(model, data, **shared)
+        at_least(1, fanout=fanout)
+        self.fanout = fanout
+
+    def training_sets(self) -> list[OutputSet]:
+        """Group the training nodes by their influence on each other."""
+        return self._grouped(self._training, batches=len(self))
+
+    def other_sets(self, outputs: Ints) -> list[OutputSet]:
+        """Group the other nodes, as many per batch as there are training nodes in one."""
+        return self._grouped(outputs, batches=math.ceil(len(outputs) * len(self) / len(self._training)))
+
+    def _grouped(self, outputs: Ints, *, batches: int) -> list[OutputSet]:
+        ranked = cached_pagerank(self.offsets, self.ids, outputs, alpha=self.alpha, keep=self.fanout)
+        return [united(ranked, rows) for rows in merged(ranked, outputs, batches=min(batches, len(outputs)))]
+
+
+class IbmbBatch(InfluenceBatches):
+    """Train on batch-wise IBMB batches: the training nodes of some parts, and the nodes that influence them most.
+
+    A batch has about ratio * n nodes in all (the authors' `batch_expand_ratio` is 1).
+
+    Args:
+        model: any PyG model.
+        data: the whole graph.
+        batches: partitioner; see `NodeSets`.
+        parts: parts that are merged into batches.
+        ratio: share of the nodes per batch, auxiliary ones included, and of the training nodes.
+        seed: of everything that is drawn.
+        shared: see `MiniBatches`.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts")
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        batches: str = "kaminpar",
+        parts: int | None = None,
+        ratio: float = 0.1,
+        seed: int = 0,
+        **shared: Any,
+    ) -> None:
+        super().__init__(model, data, ratio=ratio, seed=seed, **shared)
+        self.node_sets = NodeSets(method=batches, ratio=ratio, parts=parts, seed=seed, train_only=True)
+
+    @property
+    def budget(self) -> int:
+        """Return how many nodes a batch may have."""
+        return math.ceil(self.ratio * self.graph.num_nodes)
+
+    def training_sets(self) -> list[OutputSet]:
+        """Partition the graph, and add to the training nodes of each batch what influences them."""
+        self.node_sets.fit(self.data, cache=True)
+        return self._extended([nodes.numpy() for nodes in self.node_sets.of(0)])
+
+    def other_sets(self, outputs: Ints) -> list[OutputSet]:
+        """Cut the other nodes of the same parts into pieces as large as a training batch's, or half of the budget."""
+        most = max(math.ceil(len(self._training) / len(self)), self.budget // 2)
+        wanted = np.zeros(self.graph.num_nodes, dtype=bool)
+        wanted[outputs] = True
+        groups: list[Ints] = []
+        for nodes in self.node_sets.cover():
+            some = nodes.numpy()[wanted[nodes.numpy()]]
+            groups += np.array_split(some, math.ceil(len(some) / most)) if len(some) else []
+        return self._extended(groups)
+
+    def _extended(self, groups: list[Ints]) -> list[OutputSet]:
+        return most_influential(self.offsets, self.ids, groups, budget=self.budget, alpha=self.alpha)
+
+
+def cut(graph: Graph, plan: Plan, chosen: OutputSet) -> Data:
+    """Return the induced subgraph of a batch with the operators' global weights, A[B, B], and no halo.
+
+    Args:
+        graph: the whole graph.
+        plan: one under which nothing outside the batch is seen.
+        chosen: nodes of the batch.
+    """
+    nodes = torch.from_numpy(chosen.nodes)
+    batch = graph.induced(nodes)
+    batch.batch_size = chosen.outputs
+    alone, everything = Graph(batch), torch.arange(len(nodes))
+    around = {flow: alone.neighbourhood(everything, flow=flow) for flow in plan.flows}  # its halo is empty
+    none, spots = nodes[:0], {}
+    for operator in plan.operators:
+        whole = graph.aggregation(operator)
+        spots[operator] = Spot(whole.within(nodes), none, whole.rows(none))
+    batch.supplement = Supplement(plan, Structure(nodes, spots, around, {}), None)
+    return batch
+
+
+def label_distances(labels: list[torch.Tensor]) -> Floats:
+    """Return the symmetric KL divergence between the labels of batches, with one more of each class; (K, K).
+
+    Targets of a regression have no classes: all distances are equal.
+
+    >>> label_distances([torch.tensor([0, 0]), torch.tensor([1, 1]), torch.tensor([0, 0])]).round(2).tolist()
+    [[0.0, 1.1, 0.0], [1.1, 0.0, 1.1], [0.0, 1.1, 0.0]]
+    """
+    if labels[0].dim() == 1 and labels[0].is_floating_point():
+        return np.ones((len(labels), len(labels)))
+    if labels[0].dim() == 1:
+        classes = 1 + max(0, *(int(label.max()) for label in labels))
+        counts = torch.stack([torch.bincount(label[label >= 0], minlength=classes) for label in labels])
+    else:
+        counts = torch.stack([(label > 0).sum(0) for label in labels])
+    share = counts.double().numpy() + 1
+    share /= share.sum(axis=1, keepdims=True)
+    cross = share @ np.log(share).T
+    own = np.diag(cross)
+    distances: Floats = np.maximum(own[:, None] + own - cross - cross.T, 0.0)
+    return distances
+
+
+def schedule(distances: Floats, *, rng: np.random.Generator) -> Ints:
+    """Draw an order of batches: the first at random, each next one by its distance from the last one; (K,).
+
+    >>> schedule(np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), rng=np.random.default_rng(0))
+    array([2, 1, 0])
+    """
+    left = np.ones(len(distances), dtype=bool)
+    order = [int(rng.integers(len(distances)))]
+    for _ in range(len(distances) - 1):
+        left[order[-1]] = False
+        chance = (distances[order[-1]] + 1e-5) * left  # equal labels are possible too
+        order.append(int(rng.choice(len(chance), p=chance / chance.sum())))
+    return np.array(order)

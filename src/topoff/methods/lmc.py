@@ -1,0 +1,391 @@
+"""LMC (Shi, Liang and Wang, ICLR 2023): histories of embeddings and of gradients stand in for what a batch misses.
+
+B is the batch, C its halo (senders and receivers), N[B] both. With A the whole graph's operator, h what a propagation
+reads, Z = A h, and G = dL/dZ, a step of LMC takes, with one table of h and one of G per propagation,
+
+    h^_C = (1 - beta) hist(h)_C + beta h_C      Z_B     = A[B, N[B]] [h_B; h^_C]         (Eq. 9 to 11)
+    G^_C = (1 - beta) hist(G)_C + beta G_C      dL/dh_B = A[N[B], B]^T [G_B; G^_C]       (Eq. 12 to 14)
+
+and the gradient of the parameters counts the rows of B only (Eq. 7), so that the batches of an epoch add up to the
+whole. h_C and G_C are up to date but incomplete: the halo's rows of the same model on A[N[B], N[B]].
+
+A step with mix > 0 runs the model twice. First on the rows of N[B], backwards to the propagations only, not to the
+parameters: this gives h^_C and G^_C. Then on the rows of B alone with both of them given, backwards to the parameters.
+In rows times weight matrices that is 5 b + 2 c, where splitting every layer by hand (the authors) takes 3 b + 2 c and
+a second backward pass over N[B] 4 b + 4 c. With mix = 0 the first run is not needed: the cost is that of GAS, 3 b.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.aggregation import Operator, Sparse, multiply, to_sparse
+from topoff.batching import NodeSets
+from topoff.compensated import Compensated, Supplement
+from topoff.convs import Conv
+from topoff.graph import Graph
+from topoff.histories import Histories
+from topoff.methods.minibatch import LossOf, MiniBatches
+from topoff.plan import Plan, Spot, Structure
+
+Ints = np.ndarray[Any, Any]
+Rows = dict[str, Tensor]  # by place in the forward: rows of the halo, (c, d)
+
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "constant": torch.ones_like,
+    "linear": lambda x: x,
+    "convex": lambda x: x * x,
+    "concave": lambda x: x * (2 - x),
+}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Hold one operator around a batch, the batch's rows first, and the share of up-to-date rows in its halo's."""
+
+    around: Sparse  # A[N[B], N[B]]
+    size: int  # b
+    received: int  # entries of A[B, N[B]]
+    sent: int  # entries of A[N[B], B]
+    fresh: Tensor  # (c, 1) beta of the embeddings
+    fresh_back: Tensor  # (c, 1) beta of the gradients
+
+    def times(self, rows: Tensor, *, back: bool) -> Tensor:
+        """Return A[N[B], N[B]] h, or going back A[N[B], N[B]]^T G; (b + c, d) -> (b + c, d)."""
+        ids, offsets, values = self.around.tensors[3:] if back else self.around.tensors[:3]
+        return multiply(ids, offsets, values, rows)
+
+    def batch_times(self, rows: Tensor, *, back: bool) -> Tensor:
+        """Return A[B, N[B]] h, or going back A[N[B], B]^T G; (b + c, d) -> (b, d)."""
+        ids, offsets, values = self.around.tensors[3:] if back else self.around.tensors[:3]
+        end = self.sent if back else self.received
+        return multiply(ids[:end], offsets[: self.size + 1], values[:end], rows)
+
+    def to(self, device: torch.device | str) -> Patch:
+        """Move to a device."""
+        mixes = self.fresh.to(device), self.fresh_back.to(device)
+        return Patch(self.around.to(device), self.size, self.received, self.sent, *mixes)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Hold what a batch knows of its halo."""
+
+    nodes: Tensor  # (b,) global ids of B
+    halo: Tensor  # (c,) global ids of C
+    patches: dict[Operator, Patch]
+    rows: Data | None  # N[B] as a batch of its own, the batch's nodes first; None where nothing up to date is mixed in
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Surroundings:
+        """Move to a device (PyG's `Data.to` calls this)."""
+        patches = {operator: patch.to(device) for operator, patch in self.patches.items()}
+        rows = None if self.rows is None else self.rows.to(device)
+        return Surroundings(self.nodes.to(device), self.halo.to(device), patches, rows)
+
+
+class Exchange(Compensated):
+    """Pass every propagation through `product`, in both directions: forward with h, backward with G."""
+
+    before_weights = True
+
+    def __init__(self, convs: list[Conv], embeddings: Histories, gradients: Histories) -> None:
+        super().__init__(convs)
+        self._histories = embeddings, gradients
+        self.halo_rows: tuple[Rows, Rows] = {}, {}  # h^_C and G^_C
+        self.probes: list[Tensor] = []  # one per propagation: to differentiate towards them reaches every G
+        self.surroundings: Surroundings | None = None  # of the batch that is run
+
+    def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
+        """Return the product with h."""
+        self.probes.append(torch.zeros((), requires_grad=True))
+        out: Tensor = _Both.apply(  # type: ignore[no-untyped-call]
+            h, self.probes[-1], self, place, self.surroundings, operator
+        )
+        return out
+
+    def stale(self, place: str, around: Surroundings, rows: Tensor, *, back: bool) -> Tensor:
+        """Return the halo's rows of a history; (c, d)."""
+        return self._histories[back].pull(place, around.halo, like=rows)
+
+    @abstractmethod
+    def product(self, place: str, around: Surroundings, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
+        """Multiply rows of h with A, or rows of G with A^T."""
+
+
+class _Both(torch.autograd.Function):
+    """Hand a propagation and its gradient to an exchange."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, probe: Tensor, run: Exchange, place: str, around: Surroundings, operator: Operator
+    ) -> Tensor:
+        """Return the product with h."""
+        ctx.run, ctx.place, ctx.around, ctx.patch = run, place, around, around.patches[operator]
+        return run.product(place, around, ctx.patch, h.detach(), back=False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the product with G."""
+        return ctx.run.product(ctx.place, ctx.around, ctx.patch, grad, back=True), None, None, None, None, None
+
+
+class Around(Exchange):
+    """Run the model on N[B], and note what the halo's rows come to."""
+
+    def product(self, place: str, around: Surroundings, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
+        """Mix the halo's rows with their history, and multiply; the gradient goes to h_C as if it were h^_C."""
+        beta = patch.fresh_back if back else patch.fresh
+        stale = self.stale(place, around, rows, back=back)
+        self.halo_rows[back][place] = mixed = stale + beta * (rows[patch.size :] - stale)
+        return patch.times(torch.cat([rows[: patch.size], mixed]), back=back)
+
+
+class Inside(Exchange):
+    """Run the model on B with the halo's rows given; from the histories where nothing is given."""
+
+    keeps = False  # whether the histories learn from this run
+
+    def product(self, place: str, around: Surroundings, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
+        """Append the halo's rows to the batch's, and multiply; push the batch's."""
+        halo = self.halo_rows[back].get(place)
+        if halo is None:
+            halo = self.stale(place, around, rows, back=back)
+        if self.keeps:
+            self._histories[back].push(place, around.nodes, rows)
+        return patch.batch_times(torch.cat([rows, halo]), back=back)
+
+
+class LMC(MiniBatches):
+    """Train with compensated forward and backward passes; models whose convs are linear (GCN, GCNII, SAGE, GIN ...).
+
+    beta_i = mix * score(x_i), where x_i is the share of node i's messages that come from inside N[B] (going back: of
+    the messages that it sends), self-loops that the layer adds included (the appendix, where `mix` is alpha). The paper
+    searches both per data set; the authors' released settings have mix between 0.2 and 1 and the scores "constant",
+    "linear" and "concave", 2 x - x^2, which is the default here.
+
+    The loss of a batch is the sum over its training nodes times batches / training nodes, for gradients and histories
+    of all batches: the batches of an epoch add up to the mean training loss times the number of batches. Batches
+    without training nodes are trained on too, for their rows are part of the gradient and of the histories; this is
+    also why there is no `train_only`.
+
+    What differs from the authors' code: (1) G is kept where messages arrive, not where they leave, so that no weight,
+    norm or activation of C is needed to use it; it also takes the place of their history of C's outputs. (2) Histories
+    hold what convs read, after dropout, where theirs are taken before; the two runs of a step draw their own masks.
+    (3) A conv that reads raw features uses the exact A X, for C's rows too. (4) A conv's own path past the propagation
+    (SAGE's root, GIN's) reads h_C in C's rows, not h^_C. (5) Halo nodes whose neighbours are all in N[B] are mixed
+    like the others, where theirs are up to date. (6) Batch norm takes its statistics of B's rows for B, and of N[B]'s
+    in the run that estimates C; running statistics come from B alone. (7) Histories begin at zero and are not
+    refreshed by evaluation.
+
+    Args:
+        model: a PyG model with linear convs only.
+        data: the whole graph.
+        mix: how much up-to-date, incomplete values count in the halo; 0: histories alone.
+        score: "constant", "linear", "convex" or "concave".
+        batches, ratio, parts, regroup, seed: of the node sets.
+        shared: see `MiniBatches`.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "mix")
+    skips = False  # rows without training nodes belong to the gradient and to the histories
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        mix: float = 0.8,
+        score: str = "concave",
+        batches: str = "kaminpar",
+        parts: int | None = None,
+        regroup: bool = False,
+        ratio: float = 0.1,
+        seed: int = 0,
+        **shared: Any,
+    ) -> None:
+        super().__init__(model, data, ratio=ratio, seed=seed, **shared)
+        if not 0 <= mix <= 1:
+            raise ValueError(f"Expected 'mix' to be in [0, 1] (got {mix}); 0 uses histories alone.")
+        if score not in SCORES:
+            raise ValueError(f"Expected 'score' to be one of {', '.join(SCORES)} (got {score!r}); choose one of them.")
+        self.mix, self.score = mix, score
+        self.sets = NodeSets(method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup)
+        self._cut_for = -1  # epoch of the node sets at hand
+        self._kept: dict[int, Data] = {}  # their batches; of fixed ones, all after the first epoch
+
+    # ---- batches
+
+    def handler(self) -> Compensated:
+        """Return what stands in for the model's message passing on B; begin both histories.
+
+        Raises:
+            ValueError: where the model has a conv whose messages are not linear.
+        """
+        general = [conv for conv in self.plan.convs if conv.path == "general"]
+        if general:
+            raise ValueError(
+                f"Expected every conv to weigh its neighbours' rows by fixed weights (got {general[0]}): LMC keeps "
+                f"gradients of such sums only; use the method gas or top for this model."
+            )
+        self.embeddings, self.gradients = Histories(self.graph.num_nodes), Histories(self.graph.num_nodes)
+        self._around = Around(self.plan.convs, self.embeddings, self.gradients)
+        self._inside = Inside(self.plan.convs, self.embeddings, self.gradients)
+        return self._inside
+
+    def begin(self) -> None:
+        """Partition the graph, and count the messages that each node receives and sends."""
+        self.sets.fit(self.data, cache=True)
+        self._counts = {operator: _counts(self.graph.aggregation(operator).matrix) for operator in self.plan.operators}
+
+    def batch(self, epoch: int, number: int) -> Data:
+        """Return the rows of B, with its surroundings."""
+        epoch = epoch if self.sets.regroup else 0
+        if self._cut_for != epoch:
+            self._cut_for, self._nodes, self._kept = epoch, self.sets.of(epoch), {}
+        if number not in self._kept:
+            self._kept[number] = self._cut(self._nodes[number])
+        return self._kept[number]
+
+    def _cut(self, nodes: Tensor) -> Data:
+        """Cut a batch and its surroundings out of the graph."""
+        halo = halo_of(self.graph, nodes)
+        near = torch.cat([nodes, halo])
+        structure = _structure(self.graph, self.plan, near)
+        patches = {
+            operator: self._patch(operator, spot.within, nodes, halo) for operator, spot in structure.spots.items()
+        }
+        rows = self._weighed(near, structure) if self.mix > 0 else None
+        batch = self._weighed(nodes, _structure(self.graph, self.plan, nodes))
+        batch.surroundings = Surroundings(nodes, halo, patches, rows)
+        return batch
+
+    def _weighed(self, nodes: Tensor, structure: Structure) -> Data:
+        """Return the rows of some nodes with the weights of their losses."""
+        batch = self.graph.induced(nodes)
+        weight = len(self) / max(1, int(self.data.train_mask.sum()))
+        batch.loss_weight = torch.full((len(nodes),), weight, dtype=self.data.x.dtype)
+        batch.supplement = Supplement(self.plan, structure, None)
+        return batch
+
+    def _patch(self, operator: Operator, around: Sparse, nodes: Tensor, halo: Tensor) -> Patch:
+        """Return an operator around a batch, with the halo's mixes."""
+        size, (received, sent) = len(nodes), self._counts[operator]
+        inside, inside_back = around.offsets.diff()[size:], around.offsets_t.diff()[size:]
+        fresh = self._share(inside, received[halo]), self._share(inside_back, sent[halo])
+        return Patch(around, size, int(around.offsets[size]), int(around.offsets_t[size]), *fresh)
+
+    def _share(self, inside: Tensor, everywhere: Tensor) -> Tensor:
+        """Return mix * score(inside / everywhere), (c, 1); a node without messages misses none."""
+        x = torch.where(everywhere > 0, inside / everywhere.clamp(min=1), 1.0).to(self.data.x.dtype)
+        return self.mix * SCORES[self.score](x).view(-1, 1)
+
+    # ---- steps
+
+    def forward(self, batch: Data) -> Tensor:
+        """Return the outputs of B; nothing is pushed. A gradient of it uses the histories of G alone: see `learn`."""
+        self._estimate(batch, None)
+        return super().forward(batch)
+
+    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
+        """Put the compensated gradient of the batch's loss into the parameters, push, and return the loss."""
+        self._estimate(batch, loss_of)
+        self._inside.keeps = True
+        try:
+            loss = _loss(super().forward(batch), batch, loss_of)
+            loss.backward()  # type: ignore[no-untyped-call]
+        finally:
+            self._inside.keeps = False
+        return loss.detach()
+
+    def _estimate(self, batch: Data, loss_of: LossOf | None) -> None:
+        """Run the model on N[B] for the rows of C: forward, and where the loss is given back to every propagation."""
+        around, inside = self._around, self._inside
+        around.surroundings = inside.surroundings = batch.surroundings
+        around.halo_rows, around.probes, inside.probes = ({}, {}), [], []
+        rows = batch.surroundings.rows
+        if rows is not None:
+            with _same_buffers(self.model), torch.set_grad_enabled(loss_of is not None):
+                with around.on(rows), self._dropout():
+                    out: Tensor = self._run(self.model, rows)
+                if loss_of is not None and around.probes:
+                    torch.autograd.grad(_loss(out, rows, loss_of), around.probes, allow_unused=True)
+        inside.halo_rows = around.halo_rows
+
+    # ---- resuming
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return all tables of both histories."""
+        both = {"embeddings": self.embeddings, "gradients": self.gradients}
+        return {f"{kind}/{place}": table for kind, kept in both.items() for place, table in kept.tables.items()}
+
+    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """Go on from a position, with the histories of that time."""
+        super().restore(state, weights)
+        device = next(self.model.parameters(), self.data.x).device
+        for name, table in weights.items():
+            kind, place = name.split("/", 1)
+            histories = {"embeddings": self.embeddings, "gradients": self.gradients}[kind]
+            histories.tables[place] = table.to(device, copy=True)
+
+
+def halo_of(graph: Graph, nodes: Tensor) -> Tensor:
+    """Return the neighbours outside a batch, those that send to it and those that hear from it; (c,) ascending.
+
+    >>> path = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
+    >>> halo_of(Graph(path), torch.tensor([1]))
+    tensor([0, 2])
+    """
+    edges = graph.data.edge_index
+    senders = edges[0, graph.edges_into(nodes)]
+    receivers = edges[1, graph.edges_into(nodes, flow="target_to_source")]
+    near = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    near[senders], near[receivers] = True, True
+    near[nodes] = False
+    return near.nonzero().view(-1)
+
+
+def _loss(out: Tensor, batch: Data, loss_of: LossOf) -> Tensor:
+    """Return the loss of some outputs; zero where there are no training nodes."""
+    return loss_of(out, batch) if bool(batch.train_mask.any()) else out.sum() * 0
+
+
+def _counts(matrix: Any) -> tuple[Tensor, Tensor]:
+    """Return how many messages each node receives and sends; (n,) both."""
+    received: Ints = np.diff(matrix.indptr)
+    sent: Ints = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    return torch.from_numpy(received), torch.from_numpy(sent)
+
+
+def _structure(graph: Graph, plan: Plan, nodes: Tensor) -> Structure:
+    """Cut the structure of some nodes, without the way in from outside: the histories know that."""
+    empty = torch.empty(0, dtype=torch.int64)
+    spots = {}
+    for operator in plan.operators:
+        nothing = to_sparse(sp.csr_array((0, graph.num_nodes)), graph.data.x.dtype, transpose=False)
+        spots[operator] = Spot(graph.aggregation(operator).within(nodes), empty, nothing)
+    constants = {chain: graph.propagated(chain)[nodes] for chain in plan.chains}
+    if constants:
+        constants[()] = graph.data.x[nodes]
+    return Structure(nodes, spots, {}, constants)
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """Leave the buffers (running statistics) as they were."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)

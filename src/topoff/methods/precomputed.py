@@ -1,0 +1,118 @@
+"""SGC (Wu et al., ICML 2019) and SIGN (Frasca et al., 2020): features are propagated once, then nodes are just rows.
+
+Where a model propagates nothing but the raw features, A X, ..., A^K X are constants of the graph (SGC, Section 2.2;
+SIGN, Eq. 4). They are computed before training; a batch is their rows for some training nodes, without any edge or
+neighbour, and its outputs and gradients are those of the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.aggregation import to_sparse
+from topoff.compensated import Compensated, Supplement
+from topoff.convs import Conv, first_input
+from topoff.methods.minibatch import MiniBatches
+from topoff.plan import Plan, Spot, Structure
+
+
+class Precomputed(MiniBatches):
+    """Train on rows of the propagated features; an epoch visits every training node once, `ratio` of them per batch.
+
+    It holds for every model whose propagations are linear and all act on the raw features: `SGC`, `SIGN`, or a single
+    SGConv, SSGConv, TAGConv or GCNConv. Dropout of the features before they are propagated is refused, because the
+    propagated features would no longer be constant; `SIGN` drops them afterwards. SGC's authors train on all nodes at
+    once, here that is `ratio=1`.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = ("ratio",)
+    own_model: ClassVar[str]  # the model that the method is known by
+
+    def begin(self) -> None:
+        """Propagate the features.
+
+        Raises:
+            ValueError: for a model that propagates embeddings, or whose messages are not linear.
+        """
+        _check_plan(self.plan, self.model)
+        for done, chain in enumerate(self.plan.chains):
+            if self.progress:
+                self.progress("propagating features", done, len(self.plan.chains))
+            self.graph.propagated(chain)
+        nothing = to_sparse(sp.csr_array((0, 0)), self.data.x.dtype, transpose=False)
+        spot = Spot(nothing, torch.empty(0, dtype=torch.int64), nothing)
+        self._spots = dict.fromkeys(self.plan.operators, spot)
+        self._training = self.data.train_mask.nonzero().view(-1).numpy()
+        self._split: tuple[int, list[Tensor]] = (-1, [])  # an epoch and the nodes of its batches
+
+    def handler(self) -> Compensated:
+        """Return what serves every propagation from the constants."""
+        return _Known(self.plan.convs)
+
+    def batch(self, epoch: int, number: int) -> Data:
+        """Return the rows of some training nodes."""
+        if self._split[0] != epoch:
+            order = self.rng(epoch, 2).permutation(self._training)
+            self._split = epoch, [torch.from_numpy(part) for part in np.array_split(order, len(self))]
+        return self._rows(self._split[1][number])
+
+    def cover(self) -> Iterator[Data]:
+        """Yield the rows of all nodes, in pieces."""
+        return (self._rows(piece) for piece in torch.arange(self.graph.num_nodes).tensor_split(len(self)))
+
+    def _rows(self, nodes: Tensor) -> Data:
+        """Return some nodes as a batch without edges; every propagation of theirs is at hand."""
+        data = self.graph.data
+        batch = Data(edge_index=data.edge_index[:, :0])
+        for key in self.graph.node_level:
+            batch[key] = data[key][nodes]
+        for key in self.graph.edge_level:
+            batch[key] = data[key][:0]
+        batch.n_id, batch.batch_size, batch.num_nodes = nodes, len(nodes), len(nodes)
+        constants = {chain: self.graph.propagated(chain)[nodes] for chain in self.plan.chains}
+        batch.supplement = Supplement(self.plan, Structure(nodes, self._spots, {}, constants), None)
+        return batch
+
+
+class Sgc(Precomputed):
+    """Train a logistic regression on A^K X: Simplifying Graph Convolutional Networks (Wu et al., ICML 2019)."""
+
+    own_model: ClassVar[str] = "sgc"
+
+
+class Sign(Precomputed):
+    """Train on [X, A X, ..., A^K X]: Scalable Inception Graph Neural Networks (Frasca et al., 2020)."""
+
+    own_model: ClassVar[str] = "sign"
+
+
+class _Known(Compensated):
+    """Serve propagations of the raw features; refuse anything else, for which a batch has no neighbours."""
+
+    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a conv on the propagated features."""
+        if first_input(conv, args, kwargs) is not self.batch.x:
+            raise ValueError(
+                f"Expected {conv} to read the raw features in training, too (got a changed copy): features that are "
+                f"dropped out before their propagation cannot be precomputed; set input_dropout=0 or use model 'sign', "
+                f"which drops them afterwards."
+            )
+        return super().convolve(conv, forward, args, kwargs)
+
+
+def _check_plan(plan: Plan, model: nn.Module) -> None:
+    """Refuse a model for which the propagated features are not all that is needed."""
+    others = plan.depth - sum(sum(calls) for calls in plan.constant_calls.values())
+    reason = "with messages that are not linear" if plan.flows else f"where {others} of {plan.depth} read embeddings"
+    if plan.flows or others:
+        raise ValueError(
+            f"Expected a model whose propagations are linear and all act on the raw features, such as SGC and SIGN "
+            f"(got {type(model).__name__}, {reason}); use model 'sgc' or 'sign', or another method."
+        )

@@ -1,0 +1,248 @@
+"""Node sets drawn at random: by node, by edge or by random walk, and how often each node and pair is drawn.
+
+GraphSAINT (Zeng et al., ICLR 2020), Section 3.4 and Algorithm 2. The functions see a graph as CSR arrays and know
+nothing of models or batches: whoever needs random node sets may use them. All return sorted distinct node ids.
+
+>>> path = pattern_of(np.array([0, 1, 1, 2]), np.array([1, 0, 2, 1]), num_nodes=3)
+>>> rng = np.random.default_rng(0)
+>>> walks(path.offsets, path.ids, roots=np.array([0, 2]), length=1, rng=rng).tolist()
+[[0, 2], [1, 1]]
+>>> draw_walks(path.offsets, path.ids, budget=50, length=1, rng=rng)
+array([0, 1, 2])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Draw = Callable[[int, np.random.Generator], Ints]  # a budget and a generator -> sorted distinct node ids
+
+TRIALS = 10  # sets that are drawn to see how large those of a budget are
+PRECISION = 200  # a budget is searched to one part in so many
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Hold which pairs of nodes there are, row by row, ascending and each once; no node with itself."""
+
+    offsets: Ints  # (n + 1,)
+    ids: Ints  # (m,) columns
+
+    @property
+    def rows(self) -> Ints:
+        """Return the row of every pair; (m,)."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def positions(self, rows: Ints, columns: Ints) -> Ints:
+        """Return where pairs are that the pattern holds; (k,).
+
+        >>> pattern_of(np.array([0, 1, 1]), np.array([1, 2, 0]), num_nodes=3).positions(np.array([1]), np.array([2]))
+        array([2])
+        """
+        num_nodes = len(self.offsets) - 1
+        found: Ints = np.searchsorted(self.rows * num_nodes + self.ids, rows * num_nodes + columns)
+        return found
+
+
+def pattern_of(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:
+    """Sort pairs by row; duplicates become one, self-loops go.
+
+    >>> pattern_of(np.array([2, 0, 2, 1]), np.array([1, 2, 1, 1]), num_nodes=3).ids
+    array([2, 1])
+    """
+    others = rows != columns
+    keys = np.unique(rows[others].astype(np.int64) * num_nodes + columns[others])
+    counts = np.bincount(keys // max(1, num_nodes), minlength=num_nodes)
+    return Pattern(np.append(0, np.cumsum(counts)), keys % max(1, num_nodes))
+
+
+def undirected(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:
+    """Return the pairs that are joined in some direction, each once, the smaller node as the row.
+
+    >>> undirected(np.array([2, 0, 1]), np.array([0, 2, 0]), num_nodes=3).ids
+    array([1, 2])
+    """
+    return pattern_of(np.minimum(rows, columns), np.maximum(rows, columns), num_nodes=num_nodes)
+
+
+# ---- probabilities
+
+
+def node_chances(ids: Ints, values: Floats, *, num_nodes: int) -> Floats:
+    """Return P(u), proportional to ||A[:, u]||^2, for a normalised adjacency A of (nnz,) columns and values; (n,).
+
+    Algorithm 2, "node sampler".
+
+    >>> node_chances(np.array([0, 1, 1]), np.array([1.0, 1.0, 2.0]), num_nodes=3).round(2)
+    array([0.17, 0.83, 0.  ])
+    """
+    norms = np.bincount(ids, weights=values**2, minlength=num_nodes).astype(np.float64, copy=False)
+    chances: Floats = norms / norms.sum()
+    return chances
+
+
+def edge_chances(offsets: Ints, ids: Ints) -> Floats:
+    """Return p_uv, proportional to 1 / deg(u) + 1 / deg(v), of every pair of `undirected`; (m,).
+
+    Algorithm 2, "edge sampler". The degree counts the nodes that a node is joined with, in either direction.
+
+    Raises:
+        ValueError: there is no pair.
+
+    >>> star = undirected(np.array([0, 0, 2]), np.array([1, 2, 3]), num_nodes=4)
+    >>> edge_chances(star.offsets, star.ids).round(2)
+    array([0.38, 0.25, 0.38])
+    """
+    if not len(ids):
+        raise ValueError(
+            "Expected the graph to have an edge between two different nodes for the edge sampler (got none); use "
+            "saint-node or saint-walk, or add edges."
+        )
+    num_nodes = len(offsets) - 1
+    rows = np.repeat(np.arange(num_nodes), np.diff(offsets))
+    degree = np.bincount(rows, minlength=num_nodes) + np.bincount(ids, minlength=num_nodes)
+    chances: Floats = 1 / degree[rows] + 1 / degree[ids]
+    chances /= chances.sum()
+    return chances
+
+
+def pick(cumulative: Floats, *, count: int, rng: np.random.Generator) -> Ints:
+    """Draw places with replacement, by the cumulative sums of their chances; (count,).
+
+    Raises:
+        ValueError: `count`, a budget, is less than 1.
+
+    >>> pick(np.array([0.0, 1.0, 1.0]), count=3, rng=np.random.default_rng(0))
+    array([1, 1, 1])
+    """
+    if count < 1:
+        raise ValueError(f"Expected the budget of a sampler to be at least 1 (got {count}).")
+    height = rng.random(count) * cumulative[-1]  # below the last sum, also after rounding
+    found: Ints = np.searchsorted(cumulative, height, side="right")
+    return found
+
+
+# ---- samplers
+
+
+def draw_nodes(cumulative: Floats, *, budget: int, rng: np.random.Generator) -> Ints:
+    """Draw `budget` nodes with replacement by the cumulative sums (n,) of their chances.
+
+    >>> draw_nodes(np.array([0.5, 0.5, 1.0]), budget=40, rng=np.random.default_rng(0))
+    array([0, 2])
+    """
+    return np.unique(pick(cumulative, count=budget, rng=rng))
+
+
+def draw_edges(offsets: Ints, ids: Ints, *, cumulative: Floats, budget: int, rng: np.random.Generator) -> Ints:
+    """Draw `budget` pairs with replacement by the cumulative sums (m,) of their chances; return their nodes.
+
+    >>> pair = undirected(np.array([2]), np.array([1]), num_nodes=4)
+    >>> draw_edges(pair.offsets, pair.ids, cumulative=np.ones(1), budget=1, rng=np.random.default_rng(0))
+    array([1, 2])
+    """
+    places = pick(cumulative, count=budget, rng=rng)
+    return np.unique(np.concatenate([np.searchsorted(offsets, places, side="right") - 1, ids[places]]))
+
+
+def walks(offsets: Ints, ids: Ints, *, roots: Ints, length: int, rng: np.random.Generator) -> Ints:
+    """Walk from each root, at every step to one of the row's ids with equal chances; (length + 1, roots).
+
+    A walk stays where a row is empty.
+    """
+    path = [roots]
+    for _ in range(length):
+        now = path[-1].copy()
+        degree = offsets[now + 1] - offsets[now]
+        moving = np.flatnonzero(degree)
+        now[moving] = ids[offsets[now[moving]] + rng.integers(degree[moving])]
+        path.append(now)
+    return np.stack(path)
+
+
+def draw_walks(offsets: Ints, ids: Ints, *, budget: int, length: int, rng: np.random.Generator) -> Ints:
+    """Walk from `budget` roots, drawn uniformly with replacement; return all nodes that were visited.
+
+    Raises:
+        ValueError: the budget or the length is less than 1.
+    """
+    if budget < 1 or length < 1:
+        raise ValueError(f"Expected at least 1 root and 1 step of a random walk (got {budget} and {length}).")
+    roots = rng.integers(len(offsets) - 1, size=budget)
+    return np.unique(walks(offsets, ids, roots=roots, length=length, rng=rng))
+
+
+def fitting_budget(draw: Draw, wanted: float, *, most: int, generator: Callable[[int], np.random.Generator]) -> int:
+    """Return the least budget, up to about half a percent, whose sets have `wanted` nodes on average; at most `most`.
+
+    Args:
+        draw: the sampler.
+        wanted: number of distinct nodes.
+        most: where the search ends, since with replacement some numbers of nodes are out of reach.
+        generator: gives the generator of a trial; the same for every budget that is tried.
+
+    >>> uniform = np.arange(1, 101) / 100
+    >>> fitting_budget(
+    ...     lambda budget, rng: draw_nodes(uniform, budget=budget, rng=rng),
+    ...     50, most=6400, generator=np.random.default_rng,
+    ... )
+    70
+    """
+
+    def size(budget: int) -> float:
+        """Return how many distinct nodes the sets of a budget have, on average."""
+        return float(np.mean([len(draw(budget, generator(trial))) for trial in range(TRIALS)]))
+
+    low, high = 0, 1
+    while high < most and size(high) < wanted:
+        low, high = high, min(2 * high, most)
+    while high - low > 1 + high // PRECISION:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size(middle) < wanted else (low, middle)
+    return high
+
+
+# ---- counts
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Hold how often nodes and pairs of nodes were in some sets (Section 3.2)."""
+
+    samples: int  # N, the number of sets
+    nodes: Ints  # (n,) C_v
+    pairs: Ints  # (m,) C_uv: sets that hold both ends of each pair of a pattern
+
+
+def count(sets: Iterable[Ints], pattern: Pattern) -> Counts:
+    """Count in how many sets each node is, and both ends of each pair of a pattern.
+
+    >>> pair = undirected(np.array([0, 1]), np.array([1, 2]), num_nodes=3)
+    >>> count([np.array([0, 1]), np.array([0, 2]), np.array([0, 1, 2])], pair)
+    Counts(samples=3, nodes=array([3, 2, 2]), pairs=array([2, 1]))
+    """
+    num_nodes = len(pattern.offsets) - 1
+    samples, nodes, pairs = 0, np.zeros(num_nodes, dtype=np.int64), np.zeros(len(pattern.ids), dtype=np.int64)
+    inside = np.zeros(num_nodes, dtype=bool)
+    for chosen in sets:
+        samples += 1
+        nodes[chosen] += 1
+        inside[chosen] = True
+        places = _entries(pattern.offsets, chosen)
+        pairs[places[inside[pattern.ids[places]]]] += 1
+        inside[chosen] = False
+    return Counts(samples, nodes, pairs)
+
+
+def _entries(offsets: Ints, rows: Ints) -> Ints:
+    """Return the positions of all entries of some rows."""
+    start, length = offsets[rows], offsets[rows + 1] - offsets[rows]
+    skip = np.repeat(start - (np.cumsum(length) - length), length)
+    places: Ints = np.arange(len(skip)) + skip
+    return places
