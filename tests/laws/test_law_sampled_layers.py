@@ -163,7 +163,7 @@ def test_every_message_has_its_weight_on_average(kind: str) -> None:
         scale[chosen.positions] = chosen.scale  # one over its chance
     heard = method.neighbours.all_of(nodes).positions
     error = np.sqrt(np.maximum(scale[heard] - 1, 0) / draws)
-    assert (np.abs(total[heard] / draws - 1) <= 4 * error + 1 / draws).all()
+    assert (np.abs(total[heard] / draws - 1) <= 4.5 * error + 1 / draws).all()
     assert 0.05 < error.max() < 0.2
     assert total.sum() == pytest.approx(total[heard].sum())
 
@@ -229,14 +229,15 @@ def test_labor_rolls_one_number_per_sender() -> None:
 
 def test_labor_star_keeps_the_variance_of_neighbour_sampling() -> None:
     data = communities(n=120, degree=12)
-    method = one_step("labor-star", GCNConv(5, 2), data, fanout=4)
+    method = one_step("labor-star", GCNConv(5, 2), data, fanout=8)
     nodes = np.arange(0, 120, 2)
     everything, degree = method.neighbours.all_of(nodes), method.neighbours.degree[nodes]
     chance = method.chances(everything.rows, method.neighbours.ids[everything.positions], degree)
     assert chance.max() <= 1.0
+    assert (chance[degree[everything.rows] > 8] == 1.0).any()  # some are certain although not all are heard
     assert len(np.unique(chance.round(6))) > 10  # not those of LABOR-0
     found = np.bincount(everything.rows, 1 / chance, minlength=len(nodes))
-    assert np.allclose(found, degree**2 / np.clip(degree, 1, 4), rtol=1e-9)
+    assert np.allclose(found, degree**2 / np.clip(degree, 1, 8), rtol=1e-9)
 
 
 def test_shared_numbers_need_fewer_senders() -> None:
@@ -394,12 +395,21 @@ def test_a_batch_depends_on_seed_epoch_and_number_only(kind: str) -> None:
     assert handed_out == {tuple(other.batch(0, number).n_id.tolist()) for number in range(len(other))}
 
 
-def test_the_neighbours_of_the_same_targets_change() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_neighbours_of_the_same_target_change(kind: str) -> None:
+    data = communities(degree=12)
+    data.train_mask = torch.arange(60) == 31
+    method = made(kind, model_of("gcn", data), data, fanout=2, ratio=1.0)
+    drawn = [method.batch(epoch, 0).n_id.tolist() for epoch in range(5)]
+    assert all(nodes[0] == 31 for nodes in drawn)
+    assert len({tuple(nodes) for nodes in drawn}) > 1
+
+
+def test_targets_are_shuffled_in_every_epoch() -> None:
     data = communities()
-    method = made("ns", model_of("gcn", data), data, fanout=2, ratio=1.0)
+    method = made("ns", model_of("gcn", data), data)
     first, second = (method.batch(epoch, 0) for epoch in range(2))
-    assert sorted(first.n_id[:30].tolist()) == sorted(second.n_id[:30].tolist())
-    assert sorted(first.n_id.tolist()) != sorted(second.n_id.tolist())
+    assert set(first.n_id[: first.batch_size].tolist()) != set(second.n_id[: second.batch_size].tolist())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -135,4 +135,3 @@ def test_features_are_moved_once() -> None:
     meta = graph.features(torch.device("meta"))
     assert meta is graph.features(torch.device("meta"))
     assert meta.device.type == "meta"
-

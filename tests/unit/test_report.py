@@ -429,4 +429,4 @@ def test_a_broken_file_is_named(tmp_path: Path, file: str, content: bytes, messa
     ],
 )
 def test_numbers_have_units_for_people(value: Any, kind: str, text: str) -> None:
-    assert report._number(value, kind) == text
+    assert report.number(value, kind) == text

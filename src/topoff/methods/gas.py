@@ -139,6 +139,11 @@ class Gas(Cluster):
         batch.surroundings = surroundings_of(structure)
         return batch
 
+    def prepare(self) -> None:
+        """Look at the model and the graph, and fill the histories, as the authors do before the first epoch."""
+        super().prepare()
+        self.fill()
+
     def fill(self) -> None:
         """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
         batches = [self.cut(nodes) for nodes in self.sets.cover()]
