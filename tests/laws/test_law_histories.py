@@ -65,7 +65,8 @@ def make(name: str, data: Data) -> nn.Module:
 
 
 def prepared(kind: type[Gas], model: nn.Module, data: Data, **settings: object) -> Gas:
-    method = kind(model, data, **({"ratio": 0.25, "batches": "random", "seed": 3} | settings))
+    empty = {"filled": False} if issubclass(kind, Gas) else {}
+    method = kind(model, data, **({"ratio": 0.25, "batches": "random", "seed": 3} | empty | settings))
     method.prepare()
     return method
 
@@ -265,7 +266,7 @@ def test_an_sgc_of_embeddings_has_a_history_per_hop() -> None:
 @pytest.mark.parametrize("kind", [Gas, GraphFMOB, GraphFMIB])
 def test_eval_mode_pushes_nothing(kind: type[Gas]) -> None:
     data = graph()
-    settings = {} if kind is GraphFMIB else {"batches": "random"}
+    settings = {} if kind is GraphFMIB else {"batches": "random", "filled": False}
     method = kind(make("gcn", data), data, ratio=0.25, **settings)
     method.prepare()
     method.outputs()
@@ -371,3 +372,9 @@ def test_a_restored_run_goes_on_to_the_bit(kind: type[Gas]) -> None:
 def loss_of(out: Tensor, batch: Data) -> Tensor:
     mask = batch.train_mask[: len(out)]
     return F.cross_entropy(out[mask], batch.y[: len(out)][mask])
+
+
+def test_histories_are_filled_before_the_first_epoch() -> None:
+    data = graph()
+    assert error(prepared(Gas, make("gcn", data), data, filled=True), data) < 1e-10
+    assert error(prepared(Gas, make("gcn", data), data, filled=False), data) > 1e-4

@@ -6,13 +6,13 @@ rows of the batch are pushed, for others to pull. With frozen weights the batche
 model has propagations that need histories.
 
 Any model that topoff can batch will do. As in the authors' code, a conv that reads the raw features knows its halo;
-histories hold embeddings before dropout, pulled rows are dropped out like the batch's own, and batches without training
-nodes are skipped, so that their rows stay zero (with `train_only`, those of all other nodes) until `fill`.
+histories hold embeddings before dropout, pulled rows are dropped out like the batch's own, histories are filled before
+the first epoch, and batches without training nodes are skipped, so that their rows stay as old as that (with
+`train_only`, those of all other nodes).
 
-What differs: the authors fill the histories before training and again at every evaluation, here evaluations change
-nothing and `fill` is there for those who want it; halo features are not dropped out with the batch's; a first conv
-behind a linear layer (GCNII) has a history too, where the authors run that layer on the halo; their regularisation for
-Lipschitz continuity is left out; tables live on the model's device.
+What differs: the authors fill the histories again at every evaluation, here evaluations change nothing; halo features
+are not dropped out with the batch's; a first conv behind a linear layer (GCNII) has a history too, where the authors run
+that layer on the halo; their regularisation for Lipschitz continuity is left out; tables live on the model's device.
 """
 
 from __future__ import annotations
@@ -127,6 +127,10 @@ class Gas(Cluster):
 
     _compensated: Remembering
 
+    def __init__(self, model: nn.Module, data: Data, *, filled: bool = True, **settings: Any) -> None:
+        super().__init__(model, data, **settings)
+        self.filled = filled  # whether `prepare` fills the histories
+
     def handler(self) -> Remembering:
         """Return what stands in for the model's message passing, with empty histories."""
         return Remembering(self.plan.convs, self.model, num_nodes=self.graph.num_nodes)
@@ -142,7 +146,8 @@ class Gas(Cluster):
     def prepare(self) -> None:
         """Look at the model and the graph, and fill the histories, as the authors do before the first epoch."""
         super().prepare()
-        self.fill()
+        if self.filled:
+            self.fill()
 
     def fill(self) -> None:
         """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""

@@ -30,7 +30,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
@@ -43,9 +42,9 @@ from topoff.convs import Conv, evaluating, first_input
 from topoff.dropout import DropoutNotes
 from topoff.graph import Graph
 from topoff.histories import Histories
-from topoff.layered import Chosen, Ints, Layered
+from topoff.layered import Layered
 from topoff.methods.gas import Gas, Remembering, Surroundings, surroundings_of
-from topoff.methods.layerwise_sampling import SampledLayers
+from topoff.methods.ns import NeighbourSampling
 from topoff.plan import Plan, Structure, structure_of
 
 
@@ -94,7 +93,7 @@ class AveragedMessages(Layered):
         return out
 
 
-class GraphFMIB(SampledLayers):
+class GraphFMIB(NeighbourSampling):
     """Train on sampled neighbours with averaged messages (GraphFM-IB).
 
     Args:
@@ -108,26 +107,14 @@ class GraphFMIB(SampledLayers):
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "mix")
 
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 2, mix: float = 0.9, **shared: Any) -> None:
-        super().__init__(model, data, **shared)
-        if fanout < 1:
-            raise ValueError(f"Expected fanout to be at least 1 (got {fanout}); it is the neighbours drawn per node.")
-        self.fanout, self.mix = fanout, check_mix(mix)
+        super().__init__(model, data, fanout=fanout, **shared)
+        self.mix = check_mix(mix)
 
     def layers(self) -> AveragedMessages:
         """Return what stands in for the model's message passing, with empty averages."""
         refuse_general(self.plan, method="GraphFM-IB")
         self.averaged = AveragedMessages(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
         return self.averaged
-
-    def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
-        """Draw up to `fanout` neighbours of each node, all sets of them alike."""
-        every = self.neighbours.all_of(nodes)
-        order = np.lexsort((rng.random(len(every.rows)), every.rows))
-        count = self.neighbours.degree[nodes]
-        rank = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
-        kept = order[rank < self.fanout]
-        rows = every.rows[kept]
-        return Chosen(every.positions[kept], rows, (count / np.minimum(count, self.fanout).clip(min=1))[rows])
 
     def weights(self) -> dict[str, Tensor]:
         """Return the averages by step, (n, d) each."""
