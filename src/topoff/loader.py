@@ -28,7 +28,7 @@ def whole_graph(graph: Graph, plan: Plan) -> Data:
     """Return the whole graph as one batch: nothing to compensate, on the fast operator."""
     nodes = torch.arange(graph.num_nodes)
     batch = graph.induced(nodes)
-    batch.supplement = Supplement(plan, structure_of(graph, plan, nodes), None)
+    batch.supplement = Supplement(plan, structure_of(graph, plan, nodes, x=batch.x), None)
     return batch
 
 
@@ -166,7 +166,7 @@ class Loader:
     def _cut(self, nodes: Tensor) -> Data:
         """Cut one batch, not yet compensated."""
         batch = self.graph.induced(nodes)
-        structure: Structure = structure_of(self.graph, self.plan, nodes)
+        structure: Structure = structure_of(self.graph, self.plan, nodes, x=batch.x)
         batch.supplement = Supplement(self.plan, structure, None)
         return batch
 

@@ -106,15 +106,15 @@ class Structure:
         return Structure(self.nodes.to(device), spots, around, constants)
 
 
-def structure_of(graph: Graph, plan: Plan, nodes: Tensor) -> Structure:
-    """Cut a batch's structure out of the graph."""
+def structure_of(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> Structure:
+    """Cut a batch's structure out of the graph; `x` are the batch's features, where they are at hand."""
     spots = {}
     for operator in plan.operators:
         spots[operator] = Spot(*graph.aggregation(operator).cut(nodes))
     around = {flow: graph.neighbourhood(nodes, flow=flow) for flow in plan.flows}
     constants = {chain: graph.propagated(chain)[nodes] for chain in plan.chains}
     if constants:
-        constants[()] = graph.data.x[nodes]
+        constants[()] = graph.data.x[nodes] if x is None else x
     return Structure(nodes, spots, around, constants)
 
 

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, SAGEConv, SimpleConv
 
 from graphs import communities, corners
-from topoff.methods.labor import Labor, LaborStar
+from topoff.methods.labor import Labor, LaborStar, matched
 from topoff.methods.layerwise_sampling import SampledLayers
 from topoff.methods.ns import NeighbourSampling, subsets
 from topoff.methods.vrgcn import VarianceReduced
@@ -234,10 +234,20 @@ def test_labor_star_keeps_the_variance_of_neighbour_sampling() -> None:
     everything, degree = method.neighbours.all_of(nodes), method.neighbours.degree[nodes]
     chance = method.chances(everything.rows, method.neighbours.ids[everything.positions], degree)
     assert chance.max() <= 1.0
-    assert (chance[degree[everything.rows] > 8] == 1.0).any()  # some are certain although not all are heard
     assert len(np.unique(chance.round(6))) > 10  # not those of LABOR-0
     found = np.bincount(everything.rows, 1 / chance, minlength=len(nodes))
     assert np.allclose(found, degree**2 / np.clip(degree, 1, 8), rtol=1e-9)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 5.0])
+def test_chances_are_matched_where_some_are_certain(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    degree, fanout = rng.integers(0, 30, size=200), 6
+    rows, kept = np.repeat(np.arange(200), degree), np.clip(degree, 1, fanout)
+    importance = np.exp(spread * rng.standard_normal(len(rows)))
+    chance = np.minimum(1.0, matched(importance, rows, wanted=degree**2 / kept)[rows] * importance)
+    assert np.allclose(np.bincount(rows, 1 / chance, minlength=200), degree**2 / kept, rtol=1e-9)
+    assert (chance[degree[rows] > fanout] == 1.0).any() == (spread > 0)
 
 
 def test_shared_numbers_need_fewer_senders() -> None:

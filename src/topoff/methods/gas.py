@@ -11,7 +11,7 @@ the first epoch, and batches without training nodes are skipped, so that their r
 `train_only`, those of all other nodes).
 
 What differs: the authors fill the histories again at every evaluation, here evaluations change nothing; halo features
-are not dropped out with the batch's; a first conv behind a linear layer (GCNII) has a history too, where the authors run
+are not dropped out with the batch's; a first conv behind a linear layer (GCNII) has a history, where the authors run
 that layer on the halo; their regularisation for Lipschitz continuity is left out; tables live on the model's device.
 """
 
@@ -138,7 +138,7 @@ class Gas(Cluster):
     def cut(self, nodes: Tensor) -> Data:
         """Cut a batch with all messages that arrive there."""
         batch = self.graph.induced(nodes)
-        structure = structure_of(self.graph, self.plan, nodes)
+        structure = structure_of(self.graph, self.plan, nodes, x=batch.x)
         batch.supplement = Supplement(self.plan, structure, None)
         batch.surroundings = surroundings_of(structure)
         return batch

@@ -75,7 +75,7 @@ class LaborStar(Labor):
             largest = np.zeros(len(importance))  # max_v c_v; 0 for those that send to none of the receivers
             np.maximum.at(largest, senders, scale[rows])
             importance *= largest
-            scale = _matched(importance[senders], rows, wanted=degree**2 / kept)
+            scale = matched(importance[senders], rows, wanted=degree**2 / kept)
             expected = np.minimum(1.0, importance).sum()
             if expected >= before * (1 - NEAR):
                 break
@@ -85,12 +85,12 @@ class LaborStar(Labor):
         return chance
 
 
-def _matched(importance: Floats, rows: Ints, *, wanted: Floats) -> Floats:
+def matched(importance: Floats, rows: Ints, *, wanted: Floats) -> Floats:
     """Return c so that the sum of 1 / min(1, c pi) over each row is what is wanted; pi (e,) per edge, c (v,) per row.
 
     In y = 1 / c the sum is convex and piecewise linear: Newton's steps from above end exactly, after a few.
 
-    >>> _matched(np.array([1.0, 1.0, 4.0]), np.zeros(3, dtype=np.int64), wanted=np.array([5.0]))
+    >>> matched(np.array([1.0, 1.0, 4.0]), np.zeros(3, dtype=np.int64), wanted=np.array([5.0]))
     array([0.5])
     """
     inverse, count = 1.0 / importance, len(wanted)
