@@ -178,7 +178,6 @@ def test_every_node_is_covered_once(kind: Kind, monkeypatch: pytest.MonkeyPatch)
         assert sorted(torch.cat(targets).tolist()) == list(range(60))
     assert max(len(nodes) for nodes in targets[4:]) <= 8  # 30 training nodes in 4 batches; pieces of 7
     assert bool(method.outputs().isfinite().all())
-    assert torch.equal(method.sample(1)[0], targets[1])
 
 
 @pytest.mark.parametrize("kind", KINDS)

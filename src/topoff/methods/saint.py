@@ -208,13 +208,13 @@ class Saint(MiniBatches):
         for number in range(rounds):
             nodes = self.draw(self.drawn, self.rng(self.epoch, number, 3))
             new = ~shown[nodes]
-            if number >= len(self) and not new.any():
+            if not new.any():
                 continue
             batch = self.cut(torch.from_numpy(np.concatenate([nodes[new], nodes[~new]])))
             batch.batch_size = int(new.sum())
             shown[nodes] = True
             yield batch
-            if number + 1 >= len(self) and shown.all():
+            if shown.all():
                 return
 
 
