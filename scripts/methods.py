@@ -75,7 +75,7 @@ def keep(out: Path, name: str, found: Any, *, command: str) -> None:
 
 
 def scores(out: Path, root: str, *, workers: int) -> None:
-    """Compare all methods on every graph with every model; on the small graphs, all seeds of a method in one process."""
+    """Compare all methods on every graph with every model; on small graphs, all seeds of a method in one process."""
 
     def compared(graph: str, model: str) -> None:
         name = f"scores-{graph}-{model}"

@@ -19,11 +19,12 @@ from topoff.embeddings import reinitialised
 from topoff.graph import Graph
 from topoff.invariance import Run, compare_gradients, default_loss, gradient, output_error
 from topoff.loader import whole_graph
+from topoff.methods.gas import Gas
 from topoff.metrics import METRICS, metric_for
 from topoff.plan import make_plan
 from topoff.top import TOP
 
-METHODS = ("top", "cluster", "drop")
+METHODS = ("top", "cluster", "drop", "gas")
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,11 @@ def train_full_batch(
 
 
 def measure(
-    trained: Trained, data: Data, *, sets: NodeSets, methods: tuple[str, ...], **settings: Any
+    trained: Trained, data: Data, *, sets: NodeSets, methods: tuple[str, ...], lr: float = 0.01, **settings: Any
 ) -> dict[str, Any]:
     """Compare every method's batches with the exact forward: {method: {relative_error, ...}}.
 
-    `settings` go to `TOP`: rank, inits, estimator, seed.
+    `settings` go to `TOP`: rank, inits, estimator, seed. `lr` is that of the epoch of GAS (see `_after_gas`).
     """
     check_methods(methods)
     top = TOP(trained.model, data, batches=sets, refresh="never", tolerance=float("inf"), **settings)
@@ -97,10 +98,39 @@ def measure(
     others: dict[str, Run] = {"cluster": lambda batch: run(trained.model, batch), "drop": drop}
     runs |= {name: others[name] for name in methods if name in others}
     comparison = _Comparison(trained.model, drop, data)
-    result = {name: comparison.of(runs[name], (top if name == "top" else drop).prepare().batches()) for name in methods}
+    result: dict[str, Any] = {}
+    for name in methods:
+        if name == "gas":
+            result[name] = _after_gas(trained.model, data, sets=sets, lr=lr)
+        else:
+            result[name] = comparison.of(runs[name], (top if name == "top" else drop).prepare().batches())
     if "top" in result:
         result["top"]["certificate"] = top.certificate_
     return result
+
+
+def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> dict[str, float]:
+    """Return the errors of histories as training has them: of one epoch of GAS, at the weights in which it ends.
+
+    With frozen weights histories become exact, so their error is one of moving weights. The epoch begins with the
+    trained weights and histories that are exact for them.
+    """
+    model = copy.deepcopy(model)
+    gas = Gas(model, data, batches=sets.method, ratio=sets.ratio, parts=sets.parts, seed=sets.seed)
+    gas.prepare()
+    optimiser, loss_of = torch.optim.Adam(model.parameters(), lr=lr), default_loss(data.y)
+
+    def mean_loss(out: Tensor, batch: Data) -> Tensor:
+        """Return the mean loss of a batch's training nodes."""
+        return loss_of(out[batch.train_mask], batch.y[batch.train_mask]) / int(batch.train_mask.sum())
+
+    model.train()
+    for batch in gas.batches():
+        optimiser.zero_grad()
+        gas.learn(batch, mean_loss)
+        optimiser.step()
+    bare = TOP(model, data, batches=sets, rank=0, refresh="never")
+    return _Comparison(model, bare, data).of(gas.forward, list(gas.cover()))
 
 
 def check_methods(methods: tuple[str, ...]) -> None:

@@ -35,7 +35,7 @@ def measure(
         str,
         typer.Option(help="'none': basis from random initialisations; A: from the weights A epochs before the end."),
     ] = "none",
-    methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop.")] = "top,cluster,drop",
+    methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop, gas.")] = "top,cluster,drop",
     split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Seed of everything.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
@@ -77,7 +77,7 @@ def measure(
         trained = train_full_batch(network, data, epochs=epochs, lr=lr, age=age, seed=seed, tell=display.tell)
         display.say("comparing")
         settings = {"rank": rank, "inits": inits, "estimator": estimator, "seed": seed}
-        result = compare(trained, data, sets=sets, methods=chosen, **settings)
+        result = compare(trained, data, sets=sets, methods=chosen, lr=lr, **settings)
     if not quiet and not as_json:
         _print_table(result, dataset)
     if as_json:
