@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from torch import Tensor
 
 from topoff.cache import cached, content_hash
+from topoff.sampling import some_of, spans
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -224,28 +225,13 @@ def k_hop(offsets: Ints, ids: Ints, roots: Ints, *, hops: int, fanout: int, rng:
     n = len(offsets) - 1
     seen = front = np.arange(len(roots)) * n + roots  # a pair of a root's row and a node is one number
     for _ in range(hops):
-        positions, row = _some(offsets, front % n, fanout=fanout, rng=rng)
+        positions, row = some_of(offsets, front % n, fanout=fanout, rng=rng)
         reached = np.unique((front // n)[row] * n + ids[positions])
         front = np.setdiff1d(reached, seen, assume_unique=True)
         seen = np.concatenate([seen, front])
     owner, node = seen // n, seen % n
     order = np.lexsort((node, node != roots[owner], owner))
     return Scopes(_pointers(np.bincount(owner, minlength=len(roots))), node[order])
-
-
-def _some(offsets: Ints, nodes: Ints, *, fanout: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Choose up to `fanout` neighbours of each node; return positions in the CSR and which node each belongs to."""
-    degree = offsets[nodes + 1] - offsets[nodes]
-    few, many = np.flatnonzero(degree <= fanout), np.flatnonzero(degree > fanout)
-    positions, row = spans(offsets, nodes[few])
-    drawn = np.empty((len(many), fanout), dtype=np.int64)
-    for column in range(fanout if len(many) else 0):  # Floyd's algorithm, for all rows at once
-        last = degree[many] - fanout + column
-        one = rng.integers(0, last + 1)
-        taken = (drawn[:, :column] == one[:, None]).any(axis=1)
-        drawn[:, column] = np.where(taken, last, one)
-    chosen = (offsets[nodes[many]][:, None] + drawn).ravel()
-    return np.concatenate([positions, chosen]), np.concatenate([few[row], np.repeat(many, fanout)])
 
 
 def merged(ranked: Ranked, outputs: Ints, *, batches: int) -> list[Ints]:
@@ -349,17 +335,6 @@ def ibmb_sets(
     """
     ranked = personalised_pagerank(offsets, ids, outputs, alpha=alpha, keep=fanout)
     return [united(ranked, rows).nodes for rows in merged(ranked, outputs, batches=batches)]
-
-
-def spans(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the positions offsets[r] ... offsets[r + 1] - 1 of every r in rows, one after the other, and whose.
-
-    >>> spans(np.array([0, 2, 2, 5]), np.array([2, 0]))
-    (array([2, 3, 4, 0, 1]), array([0, 0, 0, 1, 1]))
-    """
-    count = offsets[rows + 1] - offsets[rows]
-    owner = np.repeat(np.arange(len(rows)), count)
-    return np.arange(len(owner)) + np.repeat(offsets[rows] - (np.cumsum(count) - count), count), owner
 
 
 def at_least(least: int, **values: int) -> None:

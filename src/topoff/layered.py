@@ -33,6 +33,7 @@ from topoff.calling import Call, caller
 from topoff.convs import Conv, Interception, edge_values_of, evaluating, first_input, raise_foreign, without_edges
 from topoff.graph import Graph
 from topoff.plan import Plan
+from topoff.sampling import spans
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -231,17 +232,6 @@ def neighbours_of(graph: Graph, plan: Plan) -> Neighbours:
     if len(plan.flows) > 1:
         raise_mixed(flow)
     return Neighbours(graph, operators=plan.operators, flow=flow, general=bool(plan.flows))
-
-
-def spans(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the positions offsets[r] ... offsets[r + 1] - 1 of every r in rows, one after the other, and whose.
-
-    >>> spans(np.array([0, 2, 2, 5]), np.array([2, 0]))
-    (array([2, 3, 4, 0, 1]), array([0, 0, 0, 1, 1]))
-    """
-    start, count = offsets[rows], offsets[rows + 1] - offsets[rows]
-    owner = np.repeat(np.arange(len(rows)), count)
-    return np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count) + start[owner], owner
 
 
 class Layered:

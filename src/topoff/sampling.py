@@ -234,15 +234,51 @@ def count(sets: Iterable[Ints], pattern: Pattern) -> Counts:
         samples += 1
         nodes[chosen] += 1
         inside[chosen] = True
-        places = _entries(pattern.offsets, chosen)
+        places = spans(pattern.offsets, chosen)[0]
         pairs[places[inside[pattern.ids[places]]]] += 1
         inside[chosen] = False
     return Counts(samples, nodes, pairs)
 
 
-def _entries(offsets: Ints, rows: Ints) -> Ints:
-    """Return the positions of all entries of some rows."""
-    start, length = offsets[rows], offsets[rows + 1] - offsets[rows]
-    skip = np.repeat(start - (np.cumsum(length) - length), length)
-    places: Ints = np.arange(len(skip)) + skip
-    return places
+# ---- rows of a CSR matrix
+
+
+def spans(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the positions offsets[r] ... offsets[r + 1] - 1 of every r in rows, one after the other, and whose.
+
+    >>> spans(np.array([0, 2, 2, 5]), np.array([2, 0]))
+    (array([2, 3, 4, 0, 1]), array([0, 0, 0, 1, 1]))
+    """
+    count = offsets[rows + 1] - offsets[rows]
+    owner = np.repeat(np.arange(len(rows)), count)
+    return np.arange(len(owner)) + np.repeat(offsets[rows] - (np.cumsum(count) - count), count), owner
+
+
+def some_of(offsets: Ints, nodes: Ints, *, fanout: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Choose up to `fanout` entries of each row without replacement; return their positions, and whose they are.
+
+    >>> some_of(np.array([0, 2, 2, 5]), np.array([1, 0]), fanout=3, rng=np.random.default_rng(0))
+    (array([0, 1]), array([1, 1]))
+    """
+    count = offsets[nodes + 1] - offsets[nodes]
+    few, many = np.flatnonzero(count <= fanout), np.flatnonzero(count > fanout)
+    positions, row = spans(offsets, nodes[few])
+    drawn = offsets[nodes[many]][:, None] + subsets(count[many], fanout, rng)
+    return np.concatenate([positions, drawn.ravel()]), np.concatenate([few[row], np.repeat(many, fanout)])
+
+
+def subsets(sizes: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Draw `count` distinct numbers below each size, every subset equally likely (Floyd's algorithm, all rows at once).
+
+    The cost does not depend on the sizes, each of which is at least `count`; (r,) -> (r, count).
+
+    >>> subsets(np.array([3, 10**12]), 3, np.random.default_rng(0)).shape
+    (2, 3)
+    """
+    picked = np.empty((count if len(sizes) else 0, len(sizes)), dtype=np.int64)
+    for number, share in enumerate(rng.random(picked.shape)):
+        last = sizes - count + number  # the newcomer of this round: it steps in where the draw is taken already
+        draw = (share * (last + 1)).astype(np.int64)
+        taken = (picked[:number] == draw).any(axis=0)
+        picked[number] = np.where(taken, last, draw)
+    return picked.T.reshape(len(sizes), count)

@@ -22,9 +22,9 @@ from topoff.influence import (
     senders,
     set_pagerank,
     shadow_sets,
-    spans,
     united,
 )
+from topoff.sampling import spans
 
 Floats = npt.NDArray[np.float64]
 Csr = tuple[Ints, Ints]

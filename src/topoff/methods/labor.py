@@ -8,9 +8,10 @@ import numpy as np
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.layered import Chosen, Floats, Ints, spans
+from topoff.layered import Chosen, Floats, Ints
 from topoff.methods.layerwise_sampling import SampledLayers
 from topoff.methods.ns import checked
+from topoff.sampling import spans
 
 NEAR = 1e-4  # relative change of the expected number of senders at which the iteration stops, as the authors' code
 ROUNDS = 100  # at most; the sum is right on average wherever the iteration stops

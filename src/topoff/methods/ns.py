@@ -8,8 +8,9 @@ import numpy as np
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.layered import Chosen, Ints, spans
+from topoff.layered import Chosen, Ints
 from topoff.methods.layerwise_sampling import SampledLayers
+from topoff.sampling import some_of
 
 
 class NeighbourSampling(SampledLayers):
@@ -39,15 +40,9 @@ class NeighbourSampling(SampledLayers):
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose up to `fanout` neighbours of every node."""
-        offsets, degree = self.neighbours.offsets, self.neighbours.degree[nodes]
-        few, many = np.flatnonzero(degree <= self.fanout), np.flatnonzero(degree > self.fanout)
-        positions, rows = spans(offsets, nodes[few])
-        drawn = offsets[nodes[many]][:, None] + subsets(degree[many], self.fanout, rng)
-        return Chosen(
-            np.concatenate([positions, drawn.reshape(-1)]),
-            np.concatenate([few[rows], np.repeat(many, self.fanout)]),
-            np.concatenate([np.ones(len(rows)), np.repeat(degree[many] / self.fanout, self.fanout)]),
-        )
+        positions, rows = some_of(self.neighbours.offsets, nodes, fanout=self.fanout, rng=rng)
+        degree = self.neighbours.degree[nodes]
+        return Chosen(positions, rows, (degree / np.minimum(degree, self.fanout).clip(min=1))[rows])
 
 
 def checked(fanout: int) -> int:
@@ -59,20 +54,3 @@ def checked(fanout: int) -> int:
     if fanout < 1:
         raise ValueError(f"Expected fanout to be at least 1 (got {fanout}): use the method 'full' for all neighbours.")
     return fanout
-
-
-def subsets(sizes: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Draw `count` distinct numbers below each size, every subset equally likely (Floyd's algorithm, all rows at once).
-
-    The cost does not depend on the sizes, each of which is at least `count`; (r,) -> (r, count).
-
-    >>> subsets(np.array([3, 10**12]), 3, np.random.default_rng(0)).shape
-    (2, 3)
-    """
-    picked = np.empty((count if len(sizes) else 0, len(sizes)), dtype=np.int64)
-    for number, share in enumerate(rng.random(picked.shape)):
-        last = sizes - count + number  # the newcomer of this round: it steps in where the draw is taken already
-        draw = (share * (last + 1)).astype(np.int64)
-        taken = (picked[:number] == draw).any(axis=0)
-        picked[number] = np.where(taken, last, draw)
-    return picked.T.reshape(len(sizes), count)

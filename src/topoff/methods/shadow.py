@@ -24,9 +24,10 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.graph import Graph
-from topoff.influence import Ints, Scopes, at_least, cached_pagerank, k_hop, personalised_pagerank, senders, spans
+from topoff.influence import Ints, Scopes, at_least, cached_pagerank, k_hop, personalised_pagerank, senders
 from topoff.loader import closed
 from topoff.methods.minibatch import MiniBatches
+from topoff.sampling import spans
 
 PIECE = 1024  # targets of a batch of `cover`: their subgraphs are in memory together
 CANDIDATES = 1 << 22  # edges that are looked at together when subgraphs are cut out
