@@ -32,7 +32,7 @@ from topoff.gradients import measure_gradient
 from topoff.memory import keep_freed_memory
 from topoff.methods import METHODS
 from topoff.predicting import graph_of
-from topoff.results import details_of, result_of
+from topoff.results import write_result
 from topoff.runs import RunFolder
 from topoff.tasks import Task, task_of
 from topoff.training import Listener, Training
@@ -354,7 +354,7 @@ def train_seed(job: Job, *, watcher: Watcher) -> None:
     if folder.finished:
         measured = folder.read_json(MEASURED) if (job.folder / MEASURED).is_file() else measured
     else:
-        finish(training, command=job.command)
+        write_result(training, command=job.command)
     folder.write(MEASURED, measured)
     if job.gradients:
         training.parts.model.load_state_dict(last)
@@ -373,18 +373,6 @@ def _open(job: Job) -> tuple[Data, Config, Task, list[Choice]]:
     except (ValueError, TypeError, OSError) as error:
         raise Unusable(" ".join(str(error).split())) from error
     return data, chosen, task, choices
-
-
-def finish(training: Training, *, command: str) -> None:
-    """Write the best weights, the details and the result of a training that has come to its end."""
-    folder, model = training.folder, training.parts.model
-    result = result_of(training, command=command)
-    if training.best_weights:
-        model.load_state_dict(training.best_weights)
-    folder.save_model(model.state_dict())
-    out, _ = training.parts.method.exact()
-    folder.write("details.json", details_of(training, out.cpu()))
-    folder.write("result.json", result)
 
 
 def _load_average() -> float | None:

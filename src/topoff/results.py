@@ -81,6 +81,19 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
     return details | {"classes": names, "confusion": confusion.tolist(), "per_class": _per_class(confusion, names)}
 
 
+def write_result(training: Training, *, command: str) -> dict[str, Any]:
+    """Write the best weights, the details and the result of a training that has come to its end; return the result."""
+    folder, model = training.folder, training.parts.model
+    result = result_of(training, command=command)
+    if training.best_weights:
+        model.load_state_dict(training.best_weights)
+    folder.save_model(model.state_dict())
+    out, _ = training.parts.method.exact()
+    folder.write("details.json", details_of(training, out.cpu()))
+    folder.write("result.json", result)
+    return folder.read_json("result.json")
+
+
 def summarise(results: list[dict[str, Any]], *, command: str) -> dict[str, Any]:
     """Return the record of a run of several seeds: means and unbiased standard deviations.
 

@@ -206,7 +206,7 @@ def test_up_to_date_values_are_exact_where_the_neighbourhood_is_everything(name:
         zoo.assert_near(method.gradients.tables[place][with_hub.n_id], grad[with_hub.n_id], tolerance=1e-12)
     fill(method, known)
     method.mix = 0.0
-    rest = learnt(method, method._cut(with_hub.surroundings.halo))  # the other half of the gradient, histories alone
+    rest = learnt(method, method.cut(with_hub.surroundings.halo))  # the other half of the gradient, histories alone
     assert relative([one + other for one, other in zip(found, rest, strict=True)], gradients) < 1e-10
 
 
@@ -317,7 +317,7 @@ def test_the_mix_follows_the_score() -> None:
 def test_the_default_score_counts_the_layers_own_loops() -> None:
     data = six_nodes()
     method = prepared(gnn.GCN(3, 4, num_layers=2, out_channels=2).double(), data, mix=1.0, ratio=0.5)
-    patch = method._cut(torch.tensor([0])).surroundings.patches[method.plan.operators[0]]
+    patch = method.cut(torch.tensor([0])).surroundings.patches[method.plan.operators[0]]
     x = 2 / 4  # node 2 hears from 0 and itself, not from 1 and 3
     assert patch.fresh.flatten().tolist() == pytest.approx([2 * x - x * x])
 
@@ -338,7 +338,7 @@ def test_a_batch_moves_as_a_whole() -> None:
     stays = learnt(method, method.batch(0, 0))
     method.embeddings.tables.clear(), method.gradients.tables.clear()
     assert relative(learnt(method, method.batch(0, 0).clone().to("cpu")), stays) == 0
-    around = method._cut(torch.arange(5)).to("meta").surroundings
+    around = method.cut(torch.arange(5)).to("meta").surroundings
     patch = around.patches[method.plan.operators[0]]
     moved = [around.nodes, around.halo, around.rows.x, patch.fresh, patch.fresh_back, *patch.around.tensors]
     assert {tensor.device.type for tensor in moved} == {"meta"}

@@ -223,6 +223,7 @@ class Job:
         from topoff.cli.display import Board, Display, Several, working
         from topoff.cli.tables import print_choices
         from topoff.predicting import graph_of
+        from topoff.results import write_result
         from topoff.tasks import task_of
         from topoff.training import Training
 
@@ -240,23 +241,9 @@ class Job:
             training = Training(chosen, data, folder=folder, listener=Several(display, *board), choices=choices)
             with _stopping(training, self.top, quiet=self.quiet):
                 training.run()
-                result = self._finish(training)
+                result = write_result(training, command=_command_of(folder.path))
         self.stopped = training.stop
         return result
-
-    def _finish(self, training: Training) -> dict[str, Any]:
-        """Write the best weights, the result and the details."""
-        from topoff.results import details_of, result_of
-
-        folder, model = training.folder, training.parts.model
-        result = result_of(training, command=_command_of(folder.path))
-        if training.best_weights:
-            model.load_state_dict(training.best_weights)
-        folder.save_model(model.state_dict())
-        out, _ = training.parts.method.exact()
-        folder.write("details.json", details_of(training, out.cpu()))
-        folder.write("result.json", result)
-        return folder.read_json("result.json")
 
 
 def _command_of(path: Path) -> str:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.convs import evaluating
-from topoff.loader import BatchReport, whole_graph
-from topoff.methods.minibatch import LossOf
+from topoff.loader import whole_graph
+from topoff.methods.minibatch import Learner
 from topoff.top import TOP
 
 
-class Full:
+class Full(Learner):
     """Take one step per epoch, on all training nodes at once."""
 
     settings: ClassVar[tuple[str, ...]] = ()
@@ -48,16 +48,6 @@ class Full:
         """Return the output."""
         return self.top(batch)
 
-    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
-        """Put the gradient of the batch's loss into the parameters; return the loss."""
-        loss = loss_of(self.forward(batch), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the model's parameters."""
-        return list(self.model.parameters())
-
     def exact(self) -> tuple[Tensor, bool]:
         """Return the output of all nodes in eval mode."""
         with evaluating(self.model), torch.no_grad():
@@ -71,25 +61,9 @@ class Full:
         """Return the exact outputs: that is what training sees."""
         return self.exact()[0].cpu()
 
-    def refreshed_at(self) -> int | None:
-        """Return nothing: there is no basis."""
-        return None
-
-    def certificate(self) -> float | None:
-        """Return nothing: nothing is missed."""
-        return None
-
-    def reports(self) -> list[BatchReport]:
-        """Return nothing: there are no batches."""
-        return []
-
     def state(self) -> dict[str, Any]:
         """Return whether the step of this epoch was taken."""
         return {"taken": self._taken}
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return nothing: the current weights are all."""
-        return {}
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on."""

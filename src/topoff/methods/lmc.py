@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.aggregation import Operator, Sparse, multiply, to_sparse
-from topoff.batching import NodeSets
 from topoff.compensated import Compensated, Supplement
 from topoff.convs import Conv
 from topoff.graph import Graph
 from topoff.histories import Histories
-from topoff.methods.minibatch import LossOf, MiniBatches
+from topoff.methods.cluster import Cluster
+from topoff.methods.minibatch import LossOf
 from topoff.plan import Plan, Spot, Structure
 
 Ints = np.ndarray[Any, Any]
@@ -165,7 +165,7 @@ class Inside(Exchange):
         return patch.batch_times(torch.cat([rows, halo]), back=back)
 
 
-class LMC(MiniBatches):
+class LMC(Cluster):
     """Train with compensated forward and backward passes; models whose convs are linear (GCN, GCNII, SAGE, GIN ...).
 
     beta_i = mix * score(x_i), where x_i is the share of node i's messages that come from inside N[B] (going back: of
@@ -192,8 +192,7 @@ class LMC(MiniBatches):
         data: the whole graph.
         mix: how much up-to-date, incomplete values count in the halo; 0: histories alone.
         score: "constant", "linear", "convex" or "concave".
-        batches, ratio, parts, regroup, seed: of the node sets.
-        shared: see `MiniBatches`.
+        settings: see `Cluster`, without train_only.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "mix")
@@ -206,22 +205,14 @@ class LMC(MiniBatches):
         *,
         mix: float = 0.8,
         score: str = "concave",
-        batches: str = "kaminpar",
-        parts: int | None = None,
-        regroup: bool = False,
-        ratio: float = 0.1,
-        seed: int = 0,
-        **shared: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(model, data, ratio=ratio, seed=seed, **shared)
+        super().__init__(model, data, **settings)
         if not 0 <= mix <= 1:
             raise ValueError(f"Expected 'mix' to be in [0, 1] (got {mix}); 0 uses histories alone.")
         if score not in SCORES:
             raise ValueError(f"Expected 'score' to be one of {', '.join(SCORES)} (got {score!r}); choose one of them.")
         self.mix, self.score = mix, score
-        self.sets = NodeSets(method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup)
-        self._cut_for = -1  # epoch of the node sets at hand
-        self._kept: dict[int, Data] = {}  # their batches; of fixed ones, all after the first epoch
 
     # ---- batches
 
@@ -244,19 +235,10 @@ class LMC(MiniBatches):
 
     def begin(self) -> None:
         """Partition the graph, and count the messages that each node receives and sends."""
-        self.sets.fit(self.data, cache=True)
+        super().begin()
         self._counts = {operator: _counts(self.graph.aggregation(operator).matrix) for operator in self.plan.operators}
 
-    def batch(self, epoch: int, number: int) -> Data:
-        """Return the rows of B, with its surroundings."""
-        epoch = epoch if self.sets.regroup else 0
-        if self._cut_for != epoch:
-            self._cut_for, self._nodes, self._kept = epoch, self.sets.of(epoch), {}
-        if number not in self._kept:
-            self._kept[number] = self._cut(self._nodes[number])
-        return self._kept[number]
-
-    def _cut(self, nodes: Tensor) -> Data:
+    def cut(self, nodes: Tensor) -> Data:
         """Cut a batch and its surroundings out of the graph."""
         halo = halo_of(self.graph, nodes)
         near = torch.cat([nodes, halo])

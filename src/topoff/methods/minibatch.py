@@ -27,7 +27,43 @@ Ints = npt.NDArray[np.int64]
 LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
 
 
-class MiniBatches(ABC):
+class Learner(ABC):
+    """Share what every method does, unless it says otherwise."""
+
+    model: nn.Module
+
+    @abstractmethod
+    def forward(self, batch: Data) -> Tensor:
+        """Return the outputs of a batch's targets; (batch_size, out)."""
+
+    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
+        """Put the gradient of the batch's loss into the parameters; return the loss."""
+        loss = loss_of(self.forward(batch), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return what is trained."""
+        return list(self.model.parameters())
+
+    def refreshed_at(self) -> int | None:
+        """Return nothing: there is no basis."""
+        return None
+
+    def certificate(self) -> float | None:
+        """Return nothing: there is no certificate."""
+        return None
+
+    def reports(self) -> list[BatchReport]:
+        """Return nothing."""
+        return []
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return what the method has learnt besides the model: nothing."""
+        return {}
+
+
+class MiniBatches(Learner):
     """Train in batches; a method says what a batch is, and where it differs, how the model runs on one.
 
     Every batch is a function of (seed, epoch, number): a run that is resumed sees the same ones. `n_id` are its nodes,
@@ -118,16 +154,6 @@ class MiniBatches(ABC):
             out: Tensor = self._run(self.model, batch)
         return out[: batch.batch_size]
 
-    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
-        """Put the gradient of the batch's loss into the parameters; return the loss."""
-        loss = loss_of(self.forward(batch), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return what is trained."""
-        return list(self.model.parameters())
-
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; nothing is refreshed."""
         pieces = torch.arange(self.graph.num_nodes).tensor_split(max(1, min(len(self), self.graph.num_nodes)))
@@ -152,25 +178,9 @@ class MiniBatches(ABC):
         with evaluating(self.model):
             return batch.n_id[: batch.batch_size], self.forward(self.placed(batch)).cpu()
 
-    def refreshed_at(self) -> int | None:
-        """Return nothing: there is no basis."""
-        return None
-
-    def certificate(self) -> float | None:
-        """Return nothing: there is no certificate."""
-        return None
-
-    def reports(self) -> list[BatchReport]:
-        """Return nothing."""
-        return []
-
     def state(self) -> dict[str, Any]:
         """Return the position."""
         return {"epoch": self.epoch, "position": self._position}
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return what the method has learnt besides the model: nothing."""
-        return {}
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position."""

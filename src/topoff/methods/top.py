@@ -11,11 +11,11 @@ from torch_geometric.data import Data
 
 from topoff.convs import evaluating
 from topoff.loader import BatchReport
-from topoff.methods.minibatch import LossOf
+from topoff.methods.minibatch import Learner
 from topoff.top import TOP
 
 
-class Compensate:
+class Compensate(Learner):
     """Run `TOP` under the protocol of methods; an exact evaluation refreshes the basis where that is due anyway."""
 
     settings: ClassVar[tuple[str, ...]] = (
@@ -42,16 +42,6 @@ class Compensate:
     def forward(self, batch: Data) -> Tensor:
         """Return the compensated output."""
         return self.top(batch)
-
-    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
-        """Put the gradient of the batch's loss into the parameters; return the loss."""
-        loss = loss_of(self.forward(batch), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the model's parameters."""
-        return list(self.model.parameters())
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact output; where the basis is due, the same forward gives a new one."""
