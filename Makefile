@@ -11,7 +11,7 @@ demo: $(STAMP)
 test: $(STAMP) browser
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The report is looked at in a real browser. Where there is none and none can be installed, its tests say so and skip.
 browser:
