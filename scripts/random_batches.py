@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from accuracy import RESULTS, Run, Setting, footer, make_model, mean_std, provenance, read_runs, train, write_runs
 from topoff import TOP, load
 
-SETTING = Setting(layers=3, hidden=128, dropout=0.2, epochs=30)
+SETTING = Setting(layers=3, hidden=128, dropout=0.2, epochs=30, rank=128)  # most messages come from outside
 METHODS = {"top": "TOP, refreshed every 5 epochs", "drop": "halo left out", "cluster": "in-batch, re-normalised"}
 POINTS = 4.0  # that TOP must be above both others
 

@@ -81,7 +81,10 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
-        take("rank", min(RANK, max(1, batch // NODES_PER_RANK)), f"{NODES_PER_RANK} or more nodes per direction")
+        scattered = (config.batches or "") == "random"
+        rank = min(2 * RANK if scattered else RANK, max(1, batch // NODES_PER_RANK))
+        outside = "most messages come from outside a random batch"
+        take("rank", rank, outside if rank > RANK else f"{NODES_PER_RANK} or more nodes per direction")
         take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
     for name in USUAL:
         if name in read:

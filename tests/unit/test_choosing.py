@@ -57,6 +57,8 @@ def test_the_ratio_by_the_size_of_the_graph(nodes: int, ratio: float, why: str) 
     [
         (5, {}, 1),
         (100, {}, 12),
+        (100_000, {"batches": "random"}, 128),
+        (1_000, {"batches": "random", "ratio": 0.1}, 12),
         (1_000, {}, 64),
         (100_000, {}, 64),
         (1_000, {"ratio": 0.1}, 12),
