@@ -76,7 +76,9 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         cluster = edges > 0
         if "batches" in read:
             take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
-        batched = int(data.train_mask.sum()) if config.train_only and "train_mask" in data else nodes
+        batched = (
+            int(data.train_mask.sum()) if config.train_only and "train_only" in read and "train_mask" in data else nodes
+        )
         ratio, why = _ratio(batched)
         take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))

@@ -39,7 +39,9 @@ from topoff.training import Listener, Training
 
 MEASURED = "measured.json"  # of a run: its gradient error, and the load of the machine
 PATIENCE = 3.0  # seconds that a process gets to end
+STOPPED = 143  # exit code of a process that was asked to stop
 OFTEN = 0.2  # seconds between two words about steps
+SHARED = ("dataset", "root", "split", "metric", "seed", "method", "epochs")  # else nothing could be compared
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Failure:
     """Say why a job left no result."""
 
     reason: str
-    refused: bool = False  # before the first epoch, because of the model or the graph: another seed would not help
+    refused: bool = False  # before the first step, because of the model or the graph: another seed would not help
 
 
 class Watcher(Listener):
@@ -83,8 +85,14 @@ class Watcher(Listener):
     def kept(self, job: Job, number: int, total: int) -> None:
         """Hear of a job that had finished earlier."""
 
+    def skipped(self, jobs: Sequence[Job]) -> None:
+        """Hear of jobs of a method that are not tried, since it refused another seed."""
+
     def knows(self, metric: str, epochs: int) -> None:
         """Hear how the job that began is scored, and how many epochs it has."""
+
+    def trains(self, training: Training) -> None:
+        """Hear of the training itself, in the process in which it runs."""
 
     def warned(self, text: str) -> None:
         """Hear a warning."""
@@ -130,11 +138,20 @@ def own_model(method: str) -> str | None:
     return found
 
 
+def makes_batches(method: str) -> bool:
+    """Whether a method has batches of a size that can be set.
+
+    >>> makes_batches("top"), makes_batches("full")
+    (True, False)
+    """
+    return "ratio" in getattr(METHODS.get(method), "settings", ())
+
+
 def split_settings(pairs: dict[str, Any], methods: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Part settings of all methods from those of one, as in `gas.ratio`.
 
     Raises:
-        ValueError: the name before the dot is none of the methods.
+        ValueError: the name before the dot is none of the methods, or the setting must be the same for all.
 
     >>> split_settings({"lr": 0.1, "top.rank": 8}, ["top", "full"])
     ({'lr': 0.1}, {'top': {'rank': 8}, 'full': {}})
@@ -145,6 +162,11 @@ def split_settings(pairs: dict[str, Any], methods: Sequence[str]) -> tuple[dict[
         method, dot, setting = key.partition(".")
         if not dot:
             shared[key] = value
+        elif method in own and setting in SHARED:
+            raise ValueError(
+                f"Expected --set method.key=value to leave alone what all methods share (got '{key}'); a method has no "
+                f"{', '.join(SHARED[:-1])} or {SHARED[-1]} of its own."
+            )
         elif method in own:
             own[method][setting] = value
         else:
@@ -186,7 +208,8 @@ def train_all(jobs: Sequence[Job], *, watcher: Watcher) -> dict[tuple[str, int],
     """Train every job that is not finished; return why those failed that did, by method and seed.
 
     Raises:
-        ValueError: what no method could do anything about: no such graph, model, metric or device.
+        ValueError: what no method could do anything about, before any was trained: no such graph, model, metric or
+            device.
     """
     failures: dict[tuple[str, int], Failure] = {}
     refused: dict[str, Failure] = {}
@@ -199,19 +222,33 @@ def train_all(jobs: Sequence[Job], *, watcher: Watcher) -> dict[tuple[str, int],
             failures[method, seed] = refused[method]
             continue
         watcher.started(job, number, len(jobs))
-        failure = train_apart(job, watcher=watcher)
+        failure = _tried(job, jobs, watcher=watcher)
         watcher.ended(job, failure)
         if failure is not None:
             failures[method, seed] = failure
-            refused |= {method: failure} if failure.refused else {}
+        if failure is not None and failure.refused:
+            refused[method] = failure
+            left = [other for other in jobs[number:] if other.config.method == method and not other.finished]
+            if left:
+                watcher.skipped(left)
     return failures
+
+
+def _tried(job: Job, jobs: Sequence[Job], *, watcher: Watcher) -> Failure | None:
+    """Run one job; what no method could use is a failure of its method alone where another job has been trained."""
+    try:
+        return train_apart(job, watcher=watcher)
+    except Unusable as error:
+        if not any(other.finished or RunFolder(other.folder).metrics() for other in jobs):
+            raise
+        return Failure(str(error), refused=True)
 
 
 def train_apart(job: Job, *, watcher: Watcher) -> Failure | None:
     """Run one job in a process of its own; return why it failed, if it did.
 
     Raises:
-        ValueError: as `train_all`.
+        Unusable: there is no such graph, model, metric or device.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -236,7 +273,8 @@ def _listen(receiver: Connection, process: BaseProcess, *, watcher: Watcher) -> 
             process.join()
             return Failure(_cause_of_death(process.exitcode))
         if kind == "unusable":
-            raise ValueError(told[0])
+            process.join(PATIENCE)  # it ends by itself
+            raise Unusable(told[0])
         if kind == "failed":
             return Failure(told[0], refused=told[1])
         if kind == "done":
@@ -245,8 +283,8 @@ def _listen(receiver: Connection, process: BaseProcess, *, watcher: Watcher) -> 
 
 
 def _end(process: BaseProcess) -> None:
-    """End a process that still runs: ask it, then make it."""
-    for push in (process.terminate, process.kill):
+    """End a process that still runs: let it save and stop, then stop at once, then make it."""
+    for push in (process.terminate, process.terminate, process.kill):
         if process.is_alive():
             push()
             process.join(PATIENCE)
@@ -267,14 +305,15 @@ def _cause_of_death(code: int | None) -> str:
 # ---- inside the process
 
 
-class Unusable(Exception):  # noqa: N818
+class Unusable(ValueError):  # noqa: N818
     """Say that no method can train with these settings."""
 
 
 def _work(job: Job, sender: Connection, cache: str) -> None:
     """Run a job, the main function of its process: tell what happens, and in the end how it went."""
+    teller = _Teller(sender)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first one decides
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, teller.stop)
     keep_freed_memory()
     os.environ["TOPOFF_CACHE"] = cache
     os.chdir(job.place)
@@ -282,20 +321,24 @@ def _work(job: Job, sender: Connection, cache: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: sender.send(("warned", str(message)))
-            train_seed(job, watcher=_Teller(sender))
+            train_seed(job, watcher=teller)
     except BrokenPipeError:
         sys.exit(1)  # nobody listens any more
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)  # saved
     except Unusable as error:
         last = ("unusable", str(error))
     except Exception as error:
-        last = ("failed", *_told(error, job.folder))
+        last = ("failed", *_told(error, job.folder, stepped=teller.has_stepped))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on nothing is lost
     sender.send(last)
 
 
-def _told(error: Exception, folder: Path) -> tuple[str, bool]:
+def _told(error: Exception, folder: Path, *, stepped: bool) -> tuple[str, bool]:
     """Say in one line why a run failed, and whether it was refused; what is unexpected leaves its traceback."""
     if isinstance(error, ValueError):
-        return " ".join(str(error).split()), not RunFolder(folder).metrics()
+        return " ".join(str(error).split()), not stepped and not RunFolder(folder).metrics()
     RunFolder(folder).write("error.txt", traceback.format_exc())
     if isinstance(error, MemoryError) or "allocate memory" in str(error):
         return "out of memory", False
@@ -303,10 +346,26 @@ def _told(error: Exception, folder: Path) -> tuple[str, bool]:
 
 
 class _Teller(Watcher):
-    """Tell the first process what happens in this one."""
+    """Tell the first process what happens in this one, and stop when it wishes so."""
 
     def __init__(self, sender: Connection) -> None:
         self._sender, self._told_at = sender, 0.0
+        self._training: Training | None = None
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the optimiser has taken a step: what fails later is no refusal."""
+        return self._training is not None and self._training.progress.steps > 0
+
+    def trains(self, training: Training) -> None:
+        """Remember the training: it can be stopped."""
+        self._training = training
+
+    def stop(self, *_: object) -> None:
+        """Let the training save after its step and stop; the second time, or before there is one, stop at once."""
+        if self._training is None or self._training.stop:
+            sys.exit(STOPPED)
+        self._training.stop = True
 
     def _often_enough(self) -> bool:
         now = time.monotonic()
@@ -348,6 +407,7 @@ def train_seed(job: Job, *, watcher: Watcher) -> None:
     if encoding:  # before training: a run that is killed can predict, too
         folder.write("encoding.json", encoding)
     training = Training(chosen, data, folder=folder, listener=watcher, choices=choices)
+    watcher.trains(training)
     training.run()
     last = copy.deepcopy(training.parts.model.state_dict())
     measured: dict[str, Any] = {"load": [load, _load_average()]}

@@ -336,7 +336,7 @@ def draw_comparison(
 
     Args:
         curves: in the order in which they are drawn; the legend is the page's.
-        costs: seconds per epoch and peak memory in MB by method, in the order of their looks.
+        costs: seconds per epoch and peak memory of training in MB by method, in the order of their looks.
         label: of the score.
         target: score that is marked; NaN for none.
     """
@@ -393,7 +393,7 @@ def _logarithmic(axes: Axes, which: str) -> None:
 
 
 def _draw_costs(costs: Mapping[str, tuple[Any, Any]]) -> Markup | None:
-    """Draw the seconds per epoch of every method against its peak memory, each with its name."""
+    """Draw the seconds per epoch of every method against the peak memory of its training, each with its name."""
     known = [(name, place, *cost) for place, (name, cost) in enumerate(costs.items()) if all(map(finite, cost))]
     if not known:
         return None
@@ -409,10 +409,10 @@ def _draw_costs(costs: Mapping[str, tuple[Any, Any]]) -> Markup | None:
     axes.margins(x=0.16, y=0.12)
     _name_points(axes, [(name, seconds * per_second, memory * per_mb) for name, _, seconds, memory in known])
     axes.set_xlabel(f"per epoch, {unit}")
-    axes.set_ylabel(f"peak memory, {size}")
+    axes.set_ylabel(f"peak memory of training, {size}")
     said = "; ".join(f"{n} {_tick(round(s * per_second, 2))} {unit}, {_tick(round(m * per_mb, 2))} {size}"
                      for n, _, s, m in known)  # fmt: skip
-    return _svg(axes, "costs", label=f"Seconds per epoch and peak memory: {said}")
+    return _svg(axes, "costs", label=f"Seconds per epoch and peak memory of training: {said}")
 
 
 def _name_points(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:

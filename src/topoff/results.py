@@ -19,7 +19,7 @@ from topoff.predicting import class_names
 from topoff.training import SPLITS, Training, versions
 
 POINTS = 1000  # of a regression's scatter plot
-AVERAGED = ("epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "fidelity", "epochs")
+AVERAGED = ("epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "train_peak_rss_mb", "fidelity", "epochs")
 
 
 def result_of(training: Training, *, command: str) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def result_of(training: Training, *, command: str) -> dict[str, Any]:
         "preprocess_seconds": round(progress.preprocess_seconds, 3),
         "epoch_seconds": round(progress.train_seconds / max(1, progress.epoch), 4),
         "peak_rss_mb": round(progress.peak / 2**20, 1),
+        "train_peak_rss_mb": round(progress.train_peak / 2**20, 1),
         "fidelity": progress.fidelity,
         "certificate": certificate,
         "parameters": sum(parameter.numel() for parameter in training.parts.model.parameters()),

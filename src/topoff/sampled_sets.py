@@ -84,9 +84,13 @@ class SampledSets:
         self._all: Callable[[int], list[Ints]] = self._scopes
         if self.method.startswith("saint"):
             self._draw = self._sampler()
-            wanted, most = self.ratio * self._num_nodes, MOST * self._num_nodes
+            reached = len(np.unique(data.edge_index)) if self.method == "saint-edge" else self._num_nodes
+            wanted, most = min(self.ratio * self._num_nodes, reached), MOST * self._num_nodes
             self._budget = fitting_budget(self._draw, wanted, most=most, generator=lambda trial: self._rng(trial, 6))
             self._all = self._drawn
+        else:
+            self._targets = self._outputs(data)
+            self.regroup = self.regroup and self.method != "ibmb"  # which draws nothing
         self.parts_ = torch.arange(self._num_nodes)
         return self
 
@@ -106,13 +110,23 @@ class SampledSets:
 
     def _scopes(self, epoch: int) -> list[Ints]:
         """Return groups of training nodes with what is around them."""
-        mask = getattr(self._data, "train_mask", None)
-        targets = np.arange(self._num_nodes) if mask is None else mask.nonzero().view(-1).numpy()
+        targets = self._targets
         if self.method == "ibmb":
             return ibmb_sets(self._offsets, self._ids, targets, batches=len(self))
         rng = self._rng(epoch, 2)
         groups = np.array_split(rng.permutation(targets), len(self))
         return shadow_sets(self._offsets, self._ids, groups, fanout=FANOUT, hops=HOPS, rng=rng)
+
+    def _outputs(self, data: Data) -> Ints:
+        """Return the training nodes, or all nodes where there is no mask."""
+        mask = getattr(data, "train_mask", None)
+        targets: Ints = np.arange(self._num_nodes) if mask is None else mask.nonzero().view(-1).numpy()
+        if len(self) > len(targets):
+            raise ValueError(
+                f"Expected 'ratio' to give at most {len(targets)} batches, one per training node (got {self.ratio}, "
+                f"{len(self)} batches); choose a larger ratio."
+            )
+        return targets
 
     def _sampler(self) -> Draw:
         """Return the sampler of GraphSAINT (Algorithm 2 there)."""

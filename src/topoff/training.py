@@ -61,6 +61,7 @@ class Progress:
     fidelity: float | None = None
     refreshed_at: int = -1  # epoch that an evaluation's refresh was made for
     peak: int = 0
+    train_peak: int = 0  # before the first evaluation
 
 
 def batch_loss(task: Task, out: Tensor, batch: Data) -> Tensor:
@@ -202,6 +203,10 @@ class Training:
         start, progress, method = time.perf_counter(), self.progress, self.parts.method
         may_stop = bool(self.config.patience) and progress.waited + 1 >= self.config.patience
         last = progress.epoch == self.config.epochs or may_stop
+        if progress.epoch == self.config.epochs:
+            method.freeze()  # no epoch would use a refresh
+        if not progress.train_peak:  # later the evaluation's own is in it
+            progress.train_peak = peak_memory()
         nodes, seen = (None, method.outputs()) if last else method.sample(progress.epoch)
         before = time.perf_counter()
         out, refreshed = method.exact()
@@ -321,7 +326,7 @@ def set_generator_state(state: dict[str, Tensor]) -> None:
 def _error(exact: Tensor, seen: Tensor, *, nodes: Tensor | None) -> float:
     """Return the relative error of outputs that training sees, over the nodes that have one."""
     truth = exact if nodes is None else exact[nodes]
-    known = ~seen.reshape(len(seen), -1).isnan().any(dim=1)
+    known = ~seen.isnan().flatten(1).any(dim=1)
     error = RelativeError()
     error.add(truth[known], seen[known])
     return error.value()

@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 from topoff import cli
+from topoff.cli.comparing_display import Board
+from topoff.comparing import Job
+from topoff.config import make_config
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TINY = ["--layers", "2", "--hidden", "8", "--epochs", "2", "--batches", "random", "--ratio", "0.25", "--rank", "4"]
-PROMISED = {"test", "epoch_seconds", "preprocess_seconds", "peak_rss_mb", "relative_error"}
+PROMISED = {"test", "epoch_seconds", "preprocess_seconds", "peak_rss_mb", "train_peak_rss_mb", "relative_error"}
 KILLER = """
 import os, signal, torch_geometric.nn
 
@@ -51,11 +54,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = (np.eye(3)[y] + rng.normal(size=(300, 3))).astype(np.float32)
     np.savez(folder / "graph.npz", x=x, y=y, edge_index=np.concatenate([edges, edges[::-1]], axis=1))
     (folder / "killer.py").write_text(KILLER)
+    (folder / "trained").mkdir()
+    (folder / "trained" / "config.toml").write_text('# topoff train x\ndataset = "x"\n')
     return folder
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path) -> Command:
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: Path) -> Command:
     """Return a function that runs the verb in this process; what it trains has processes of its own."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -64,7 +69,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         monkeypatch.setattr(sys, "argv", ["topoff", "compare", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             cli.main()
-        done = Done(int(left.value.code or 0), *capsys.readouterr())
+        done = Done(int(left.value.code or 0), *capfd.readouterr())
         assert done.code == code, done.err
         return done
 
@@ -83,24 +88,30 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_methods_are_compared_once(command: Command, place: Path) -> None:
-    line = ["graph.npz", "--methods", "full,top,drop", *TINY, "--seeds", "0", "--out", "runs/x"]
-    first = command(*line, "--set", "drop.model=killer:Killer", "--json")
+    line = ["graph.npz", "--methods", "full,top,drop,ns", *TINY, "--seeds", "0", "--out", "runs/x"]
+    first = command(*line, "--set", "drop.model=killer:Killer", "--set", "ns.model=nope", "--json")
     assert first.out.count("\n") == 1
     table = strict(first.out)
     rows = table["methods"]
-    assert list(rows) == ["full", "top", "drop"]
+    assert list(rows) == ["full", "top", "drop", "ns"]
     for name in ("full", "top"):
         assert rows[name].keys() >= PROMISED | {"train", "val", "best_epoch", "gradient_error", "gradient_cosine"}
         assert all(isinstance(rows[name][key], int | float) for key in PROMISED)
     assert rows["full"]["relative_error"] == 0
     assert rows["full"]["gradient_error"] < 1e-5 < rows["top"]["gradient_error"] < 1
-    assert rows["drop"] == {"error": "killed (SIGKILL): most likely the machine ran out of memory"}
+    assert rows["drop"]["error"] == "killed (SIGKILL): most likely the machine ran out of memory"
+    assert rows["ns"].keys() == {"error", "own_settings"}  # the others had been trained: it fails alone
+    assert "'nope'" in str(rows["ns"]["error"])
+    assert rows["ns"]["own_settings"] == {"model": "nope"}
+    assert rows["full"]["train_peak_rss_mb"] <= rows["full"]["peak_rss_mb"]
+    assert rows["top"]["chosen"].keys() >= {"refresh", "eval_every"}
+    assert "Exception ignored" not in first.err
     assert (table["metric"], table["epochs"], table["seeds"]) == ("accuracy", 2, [0])
     assert table["target"] == pytest.approx(0.99 * max(rows["full"]["val"], rows["top"]["val"]))
     assert re.search(r"^top, seed 0: validation .* %, test .* % at epoch \d, .* per epoch$", first.err, re.MULTILINE)
     assert (place / "runs/x/top/seed-0/checkpoint/latest.safetensors").is_file()
     config = (place / "runs/x/top/seed-0/config.toml").read_text()
-    assert config.startswith("# topoff compare graph.npz --methods full,top,drop ")
+    assert config.startswith("# topoff compare graph.npz --methods full,top,drop,ns ")
     looked_after_it_again(command, place, rows, line[3:])
 
 
@@ -149,10 +160,24 @@ def test_where_nothing_ran_the_code_is_one(command: Command, place: Path) -> Non
     ]
     done = command(*line, "--out", "runs/refused", code=1)  # refused once: the other seeds are not tried
     assert "cluster, seed 0: Expected 'parts' to be between the number of batches" in done.err
-    assert "seed 1" not in done.err
+    assert "seed 1 (" not in done.err
+    assert "cluster, seeds 1, 2: not tried, for the same reason" in done.err
     found = json.loads((place / "runs" / "refused" / "compare.json").read_text())
-    assert found["methods"]["cluster"].keys() == {"error"}
+    assert found["methods"]["cluster"].keys() == {"error", "own_settings"}
     assert "did not run: Expected" in (place / "runs" / "refused" / "compare.html").read_text()
+
+
+def test_what_no_method_can_use_is_a_mistake_of_the_whole(command: Command, place: Path) -> None:
+    done = command("graph.npz", "--methods", "full,top", *TINY, "--model", "nope", "--out", "runs/nope", code=2)
+    assert re.fullmatch(r"full, seed 0 \(1/2\) \.\.\.\ntopoff: Expected .*'nope'.*\n", done.err)
+    assert not (place / "runs" / "nope").exists()
+
+
+def test_one_run_that_was_kept_is_one(capfd: pytest.CaptureFixture[str]) -> None:
+    job = Job(make_config({"dataset": "x"}), Path("x"), "")
+    with Board(quiet=False) as board:
+        board.kept(job, 1, 1)
+    assert capfd.readouterr().err == "1 run had finished earlier and is not run again\n"
 
 
 @pytest.mark.parametrize(
@@ -163,6 +188,8 @@ def test_where_nothing_ran_the_code_is_one(command: Command, place: Path) -> Non
         (["--target", "nan"], r"Expected --target to be a score, such as 0\.75 \(got nan\)"),
         (["--methods", "top", "--set", "gas.ratio=1"], r"Expected --set to be key=value .*\(got 'gas\.ratio'\)"),
         (["--methods", "top", "--set", "top.rnk=1"], r"Expected a known setting \(got 'rnk'\)"),
+        (["--methods", "top", "--set", "top.epochs=9"], r"Expected --set .* all methods share \(got 'top\.epochs'\)"),
+        (["--out", "trained"], r"Expected --out .* trained holds a run of topoff train; choose another --out\."),
         (["--out", "."], r"Expected --out to be a new folder \(got \., which holds other files\)"),
     ],
 )
@@ -175,7 +202,7 @@ def test_a_stop_ends_all_and_names_the_way_on(place: Path) -> None:
     line = ["compare", "graph.npz", "--methods", "full", *TINY[:4], "--epochs", "100000", "--seeds", "0-1"]
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ} | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "topoff", *line, "--out", "runs/stopped", "--set", "checkpoint_seconds=0"],
+        [sys.executable, "-m", "topoff", *line, "--out", "runs/stopped", "--set", "checkpoint_seconds=9999"],
         cwd=place, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     metrics = place / "runs" / "stopped" / "full" / "seed-0" / "metrics.jsonl"
@@ -189,8 +216,9 @@ def test_a_stop_ends_all_and_names_the_way_on(place: Path) -> None:
     last = err.splitlines()[-1]
     assert last.startswith("topoff: Stopped; go on with: topoff compare graph.npz --methods full ")
     assert "Traceback" not in err
+    assert "Exception ignored" not in err
     size = metrics.stat().st_size
     time.sleep(0.5)
     assert metrics.stat().st_size == size  # the process that trained is gone, too
-    assert (metrics.parent / "checkpoint" / "latest.safetensors").is_file()
+    assert (metrics.parent / "checkpoint" / "latest.safetensors").is_file()  # saved when it was stopped
     assert not list(metrics.parent.glob("**/.*.part"))

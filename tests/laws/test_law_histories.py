@@ -127,7 +127,7 @@ def test_gas_becomes_exact_on_every_corner(name: str, sets: str) -> None:
     data = all_trained(corners())
     method = prepared(Gas, make(name, data), data, ratio=1 / 6)
     method.sets = node_sets(corner_sets() if sets == "corners" else list(torch.arange(14).split(1)))
-    method.ratio = method.sets.ratio
+    method.ratio, method._cut_for = method.sets.ratio, -1
     for _ in range(PASSES[name]):
         one_pass(method)
     assert error(method, data) < 1e-10

@@ -171,7 +171,7 @@ def test_exact_histories_give_the_full_gradient(name: str, graph: str) -> None:
 def test_corners_give_the_full_gradient(name: str) -> None:
     data = corners()
     method = prepared(MODELS[name](data), data, mix=0.0, ratio=1 / 6)
-    method.sets = node_sets(corner_sets())
+    method.sets, method._cut_for = node_sets(corner_sets()), -1
     out, gradients, known = truth(method)
     fill(method, known)
     assert sum(not bool(batch.train_mask.any()) for batch in method.batches()) == 2  # they are trained on too

@@ -345,8 +345,7 @@ def test_bad_settings_are_refused(kind: Kind) -> None:
     for ratio in (0.0, 1.5):
         with pytest.raises(ValueError, match=r"Expected 'ratio' to be in \(0, 1\]"):
             kind(model, data, ratio=ratio)
-    with pytest.raises(ValueError, match="Expected 'ratio' to give at most 30 batches, one per training node"):
-        kind(model, data, ratio=0.01)
+    assert len(kind(model, data, ratio=0.01)) == 30  # not more batches than training nodes
     if "fanout" in kind.settings:
         with pytest.raises(ValueError, match=r"Expected 'fanout' to be at least 1 \(got 0\)"):
             kind(model, data, fanout=0)  # type: ignore[call-arg]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphs import communities
-from runs import make_metrics, make_result, write_json
+from runs import MACHINE, make_metrics, make_result, write_json
 from topoff import comparing, comparison
 from topoff.comparing import Failure, Job, Watcher, config_of, parse_methods, prepare_folder, split_settings, train_seed
 from topoff.comparison import (
@@ -29,7 +30,7 @@ from topoff.comparison import (
     time_to_target,
     write_page,
 )
-from topoff.config import make_config
+from topoff.config import make_config, write_toml
 from topoff.gradients import epoch_gradient, free_memory, gradient_error, measure_gradient
 from topoff.methods import METHODS
 from topoff.recorded import Seed
@@ -82,6 +83,13 @@ def test_a_setting_may_be_of_one_method() -> None:
 def test_a_setting_of_no_method_is_refused() -> None:
     with pytest.raises(ValueError, match=r"method\.key=value \(got 'gas\.ratio'\); the methods compared are full, top"):
         split_settings({"gas.ratio": 0.1}, ["full", "top"])
+
+
+@pytest.mark.parametrize("name", ["dataset", "root", "split", "metric", "seed", "method", "epochs"])
+def test_what_all_methods_share_is_not_set_for_one(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^Expected .* all methods share \(got 'top\.{name}'\); .* of its own\.$"):
+        split_settings({f"top.{name}": 1}, ["full", "top"])
+    assert split_settings({name: 1}, ["top"]) == ({name: 1}, {"top": {}})
 
 
 def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
@@ -221,6 +229,52 @@ def test_the_gradient_is_that_of_the_last_weights(tmp_path: Path) -> None:
     assert found["gradient_error"] == pytest.approx(later["gradient_error"])
 
 
+def teller() -> comparing._Teller:
+    """Make a teller to which nobody listens."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    made = comparing._Teller(sender)
+    made.receiver = receiver  # type: ignore[attr-defined]  # open as long as it lives
+    return made
+
+
+def test_a_loss_that_is_not_finite_is_no_refusal(tmp_path: Path) -> None:
+    config = make_config(SETTINGS, {"dataset": stored(tmp_path), "method": "cluster", "lr": 1e36, "dropout": 0})
+    job, told = Job(config, tmp_path / "run", "", gradients=False), teller()
+    prepare_folder(job)
+    assert not told.has_stepped
+    with pytest.raises(ValueError, match=r"to stay finite \(got \w+ in epoch 1\)") as failed:
+        train_seed(job, watcher=told)
+    assert not RunFolder(job.folder).metrics()  # it came to no end of an epoch
+    assert comparing._told(failed.value, job.folder, stepped=told.has_stepped) == (str(failed.value), False)
+    assert comparing._told(failed.value, job.folder, stepped=False) == (str(failed.value), True)
+    RunFolder(job.folder).append({"epoch": 1})
+    assert comparing._told(failed.value, job.folder, stepped=False) == (str(failed.value), False)
+
+
+class Stopping(comparing._Teller):
+    """Wish to stop after the second step."""
+
+    def stepped(self, epoch: int, share: float, loss: float) -> None:
+        if self.has_stepped and self._training.progress.steps == 2:
+            self.stop()
+
+
+def test_a_wish_to_stop_saves_and_a_second_one_does_not_wait(tmp_path: Path) -> None:
+    config = make_config(SETTINGS, {"dataset": stored(tmp_path), "method": "cluster"})
+    job, told = Job(config, tmp_path / "run", ""), teller()
+    with pytest.raises(SystemExit, match="143"):
+        told.stop()  # nothing to save yet
+    prepare_folder(job)
+    told.__class__ = Stopping
+    with pytest.raises(KeyboardInterrupt):
+        train_seed(job, watcher=told)
+    checkpoint = RunFolder(job.folder).load()
+    assert checkpoint is not None
+    assert checkpoint.state["progress"]["steps"] == 2
+    with pytest.raises(SystemExit, match="143"):
+        told.stop()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"dataset": "nowhere.npz"}, "nowhere.npz"), ({"model": "gcm"}, "'gcm'"), ({"metric": "r2"}, "r2")],
@@ -234,11 +288,13 @@ def test_what_no_method_can_use_is_told_apart(changes: dict[str, Any], message: 
 # ---- the target
 
 
-def test_the_target_is_a_little_below_the_best() -> None:
-    assert default_target({"a": 0.5, "b": None, "c": 0.8}, metric="accuracy") == pytest.approx(0.792)
-    assert default_target({"a": 2.0, "b": 4.0}, metric="mae") == pytest.approx(2.02)
-    assert default_target({"a": -1.0, "b": -2.0}, metric="r2") == pytest.approx(-1.01)
-    assert default_target({"a": None}, metric="accuracy") is None
+def test_the_target_is_a_little_below_the_worst_seed_of_the_best() -> None:
+    scores = {"a": [0.85, 0.85], "b": [None, None], "c": [0.8, 1.0], "d": []}
+    assert default_target(scores, metric="accuracy") == pytest.approx(0.792)
+    assert default_target({"a": [2.0, 1.0], "b": [1.9, 1.9]}, metric="mae") == pytest.approx(2.02)
+    assert default_target({"a": [-1.0], "b": [-2.0]}, metric="r2") == pytest.approx(-1.01)
+    assert default_target({"a": [None]}, metric="accuracy") is None
+    assert default_target({"a": [0.5, None]}, metric="accuracy") is None
 
 
 def seed(*scores: float | None, name: str = "0", **result: Any) -> Finished:
@@ -297,10 +353,31 @@ def test_a_seed_that_failed_is_named_beside_those_that_did_not() -> None:
     assert row["epochs_to_target"] is None
 
 
+def test_without_a_target_its_columns_are_empty() -> None:
+    row = make_row([seed(None)], target=None, metric="accuracy")
+    assert row["target_reached"] is None
+    for key in ("seconds_to_target", "epochs_to_target"):
+        assert cell(row, NAMES[key], metric="accuracy") == NOTHING
+    assert "without validation nodes: at the last weights" in NAMES["test"].meaning
+
+
+def test_a_row_has_both_peaks_the_steps_and_what_was_chosen() -> None:
+    row = make_row([seed(0.5, train_peak_rss_mb=512.0, steps=7)], target=None, metric="accuracy")
+    assert (row["train_peak_rss_mb"], row["peak_rss_mb"], row["steps"]) == (512.0, 1536.0, 7)
+    assert cell(row, NAMES["train_peak_rss_mb"], metric="accuracy") == "512\xa0MB"
+    assert cell(row, NAMES["steps"], metric="accuracy") == "7"
+    assert row["chosen"] == {"rank": 64}
+    older = make_row([seed(0.5)], target=None, metric="accuracy")
+    assert older["train_peak_rss_mb"] is None
+    assert cell(older, NAMES["train_peak_rss_mb"], metric="accuracy") == NOTHING
+
+
 def test_cells_are_in_units_for_people() -> None:
     row = make_row([seed(0.2, 0.6), seed(0.8, name="1")], target=0.9, metric="accuracy")
     texts = {key: cell(row, column, metric="accuracy").replace("\xa0", " ") for key, column in NAMES.items()}
     assert texts["test"] == "70.00 ± 14.14 %"
+    assert texts["steps"] == "15.0 ± 7.1"
+    assert cell(row | {"steps_std": 0.0}, NAMES["steps"], metric="accuracy") == "15"
     assert texts["epoch_seconds"] == "420 ± 0 ms"
     assert texts["peak_rss_mb"] == "1.50 ± 0.00 GB"
     assert texts["relative_error"] == "25.00 ± 0.00 %"
@@ -315,6 +392,27 @@ def test_the_best_of_a_column() -> None:
     assert best_of(rows, NAMES["test"], metric="rmse") == {"a"}
     assert best_of(rows, NAMES["epoch_seconds"], metric="accuracy") == {"a", "b"}
     assert best_of({"b": rows["b"]}, NAMES["test"], metric="accuracy") == set()
+    assert best_of({"a": {"steps": 1}, "b": {"steps": 2}}, NAMES["steps"], metric="accuracy") == set()
+
+
+def test_the_only_one_to_reach_the_target_is_the_best() -> None:
+    first, never = {"epochs_to_target": 3, "target_reached": 1}, {"epochs_to_target": None, "target_reached": 0}
+    assert best_of({"a": first, "b": never}, NAMES["epochs_to_target"], metric="accuracy") == {"a"}
+    assert best_of({"a": first, "b": {"error": "no"}}, NAMES["epochs_to_target"], metric="accuracy") == set()
+    untold = {"test": None, "target_reached": 0}
+    assert best_of({"a": first | {"test": 0.5}, "b": untold}, NAMES["test"], metric="accuracy") == set()
+
+
+def test_what_reads_the_same_is_as_good() -> None:
+    rows = {"a": {"test": 0.70001, "test_std": 0.1}, "b": {"test": 0.70002, "test_std": 0.2}, "c": {"test": 0.6999}}
+    assert best_of(rows, NAMES["test"], metric="accuracy") == {"a", "b"}
+    assert best_of(rows, NAMES["test"], metric="rmse") == {"a", "b", "c"}  # 0.700 each
+
+
+def test_a_model_of_its_own_is_not_the_best() -> None:
+    rows = {"a": {"test": 0.5}, "b": {"test": 0.6}, "sgc": {"test": 0.9, "own_model": "sgc"}}
+    assert best_of(rows, NAMES["test"], metric="accuracy") == {"b"}
+    assert best_of({key: rows[key] for key in ("a", "sgc")}, NAMES["test"], metric="accuracy") == set()
 
 
 def test_a_curve_is_the_mean_over_the_epochs_of_all_seeds() -> None:
@@ -342,13 +440,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(2) if method != "labor" else ():
             rows = [row | {"train_seconds": row["seconds"] / 2} for row in make_metrics(10, seed=100 * place + number)]
             run = top / method / f"seed-{number}"
-            write_json(run / "result.json", make_result(rows, seed=number) | {"method": method})
+            result = make_result(rows, seed=number) | {"method": method, "train_peak_rss_mb": 900.0 + place}
+            write_json(run / "result.json", result)
             (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             write_json(run / "measured.json", {"load": [0.5, 1.25], "gradient_error": 0.1, "gradient_cosine": 0.9})
     about = {"dataset": "<b>words</b>", "model": "gcn", "epochs": 10, "command": "topoff compare 'a & b'", "out": "x"}
     failures = {("labor", number): Failure("Expected <linear> convs.", refused=True) for number in range(2)}
-    table = make_table(top, methods=METHODS_SHOWN, seeds=[0, 1], about=about, failures=failures)
+    own = {"cluster": {"parts": 33}, "top": {}}
+    table = make_table(top, methods=METHODS_SHOWN, seeds=[0, 1], about=about, failures=failures, own=own)
     RunFolder(top).write("compare.json", table)
+    RunFolder(top).write("compare.toml", write_toml(make_config({"dataset": "x", "lr": 0.0125}), command="topoff"))
     return top
 
 
@@ -356,14 +457,58 @@ def test_the_table_of_a_folder(folder: Path) -> None:
     table = RunFolder(folder).read_json("compare.json")
     assert list(table["methods"]) == METHODS_SHOWN
     assert (table["seeds"], table["metric"], table["dataset"]) == ([0, 1], "accuracy", "<b>words</b>")
-    best = max(row["val"] for row in table["methods"].values() if "val" in row)
-    assert table["target"] == pytest.approx(0.99 * best)
+    best = max((name for name in METHODS_SHOWN if name != "labor"), key=lambda name: table["methods"][name]["val"])
+    worst = min(RunFolder(folder / best / f"seed-{number}").read_json("result.json")["val"] for number in range(2))
+    assert worst < table["methods"][best]["val"]
+    assert table["target"] == pytest.approx(0.99 * worst)
+    assert table["methods"][best]["target_reached"] == 2
+    assert table["notes"] == []
+    assert [name for name, row in table["methods"].items() if "own_settings" in row] == ["cluster"]
+    assert table["methods"]["cluster"]["own_settings"] == {"parts": 33}
     assert table["methods"]["labor"] == {"error": "Expected <linear> convs."}
     assert table["methods"]["top"]["load"] == [[0.5, 1.25], [0.5, 1.25]]
     one = make_table(folder, methods=["top", "gone"], seeds=[1], about={}, target=0.5)
     assert one["target"] == 0.5
     assert one["methods"]["top"]["seeds"] == [1]
     assert one["methods"]["gone"] == {"error": "not run"}
+
+
+def stored_run(top: Path, method: str, **changes: Any) -> None:
+    """Write a finished run of one seed, which ends in a validation score of 0.5."""
+    rows = [{"epoch": epoch, "val": epoch / 10, "train_seconds": epoch, "seconds": epoch} for epoch in range(1, 6)]
+    write_json(top / method / "seed-0" / "result.json", make_result(rows) | {"method": method} | changes)
+    (top / method / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_model_of_its_own_does_not_set_the_target(tmp_path: Path) -> None:
+    stored_run(tmp_path, "sgc", val=0.9)
+    stored_run(tmp_path, "full")
+    table = make_table(tmp_path, methods=["sgc", "full"], seeds=[0], about={})
+    assert table["target"] == pytest.approx(0.99 * 0.5)
+    assert table["methods"]["sgc"]["own_model"] == "sgc"
+    assert make_table(tmp_path, methods=["sgc"], seeds=[0], about={})["target"] is None
+
+
+def test_runs_of_different_graphs_versions_and_machines_are_told(tmp_path: Path) -> None:
+    stored_run(tmp_path, "full")
+    stored_run(tmp_path, "top", edges=12, versions={"topoff": "0.1.0", "torch": "9"}, machine=MACHINE | {"threads": 1})
+    table = make_table(tmp_path, methods=["full", "top"], seeds=[0], about={"dataset": "x", "model": "y", "epochs": 5})
+    assert table["notes"] == [
+        "The runs differ in the number of edges: 738180 (full, seed 0); 12 (top, seed 0).",
+        "The runs differ in the version of torch: 2.6.0 (full, seed 0); 9 (top, seed 0).",
+        "The runs differ in the machine's threads: 2 (full, seed 0); 1 (top, seed 0).",
+    ]
+    RunFolder(tmp_path).write("compare.json", table)
+    page = build_page(tmp_path)
+    assert "The runs differ in the number of edges: 738180 (full, seed 0); 12 (top, seed 0)." in page
+
+
+def test_a_method_with_one_batch_says_so(tmp_path: Path) -> None:
+    for name, steps in (("full", 5), ("cluster", 5), ("top", 6)):
+        stored_run(tmp_path, name, steps=steps)
+    rows = make_table(tmp_path, methods=["full", "cluster", "top"], seeds=[0], about={})["methods"]
+    note = "one step per epoch: all training nodes were in one batch"
+    assert {name: row["notes"] for name, row in rows.items()} == {"full": [], "cluster": [note], "top": []}
 
 
 def test_the_page_of_a_comparison(folder: Path) -> None:
@@ -375,7 +520,14 @@ def test_the_page_of_a_comparison(folder: Path) -> None:
     assert "<b>words" not in page
     assert "topoff compare &#39;a &amp; b&#39;" in page
     assert all(f">{column.title}</th>" in page for column in COLUMNS)
-    assert page.count('class="best"') >= len(COLUMNS) - 2
+    assert page.count('class="best"') >= len(COLUMNS) - 3
+    assert ">grad. error</th>" in page
+    assert "best validation score of the worst seed of the best method" in page
+    assert page.count(">cluster+</th>") == 2
+    assert "+ has settings of its own: cluster: parts = 33.</p>" in page
+    assert ">rank = 64; given to it alone: parts = 33</td>" in page
+    assert '<th scope="row">lr</th><td>0.0125</td>' in page
+    assert "full 420 ms, 900 MB" in page  # in the plot of costs: the peak of training
     assert page.count("<li>") == 19  # the legend: one method has no curve
     assert not any(word in page for word in ("http://", "https://", "<script"))
     assert len(page) < 300_000
@@ -397,3 +549,9 @@ def test_the_summaries_of_methods_are_runs_of_several_seeds(folder: Path) -> Non
     found = RunFolder(folder / "top").read_json("result.json")
     assert (found["seeds"], found["method"], len(found["runs"])) == ([0, 1], "top", 2)
     assert not (folder / "labor").exists()
+
+
+def test_a_result_from_before_the_peak_of_training_was_kept_is_summed_up(tmp_path: Path) -> None:
+    stored_run(tmp_path, "full")
+    comparison.write_summaries(tmp_path, ["full"], [0], command="topoff compare x")
+    assert RunFolder(tmp_path / "full").read_json("result.json")["train_peak_rss_mb"] == {"mean": None, "std": None}

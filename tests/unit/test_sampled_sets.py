@@ -110,3 +110,5 @@ def test_refusals() -> None:
         SampledSets(method="ibmb").of(0)
     with pytest.raises(ValueError, match="Expected batches 'shadow' without parts and train_only"):
         TOP(gcn(data), data, batches="shadow", train_only=True)
+    with pytest.raises(ValueError, match=r"Expected 'ratio' to give at most \d+ batches, one per training node"):
+        SampledSets(method="shadow", ratio=0.01).fit(data)

@@ -20,6 +20,7 @@ from graphs import communities
 from topoff.assembling import device_of, learning_rate, make_optimizer
 from topoff.choosing import Choice
 from topoff.config import Config, make_config
+from topoff.methods import METHODS
 from topoff.methods.top import Compensate
 from topoff.runs import CHECKPOINT, RunFolder
 from topoff.tasks import Task
@@ -97,12 +98,12 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 def records(made: Training) -> list[dict[str, Any]]:
     """Return the metrics of a run without its times."""
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in made.folder.metrics()]
+    return [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in made.folder.metrics()]
 
 
 def standing(made: Training) -> dict[str, Any]:
     """Return all that must not depend on interruptions: where the run stands, without times."""
-    clock = ("seconds", "train_seconds", "preprocess_seconds", "peak")
+    clock = ("seconds", "train_seconds", "preprocess_seconds", "peak", "train_peak")
     progress = {key: value for key, value in dataclasses.asdict(made.progress).items() if key not in clock}
     return {"progress": progress, "records": records(made), "method": made.parts.method.state()}
 
@@ -192,6 +193,23 @@ def test_the_whole_graph_interrupted_and_resumed_is_uninterrupted(tmp_path: Path
     broken = interrupted(tmp_path / "broken", [1, "e1", 2, "e2", 4], method="full", **variant)
     assert whole.progress.steps == 4
     assert_same_run(whole, broken)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("top", "full")])
+def test_every_method_interrupted_and_resumed_is_uninterrupted(tmp_path: Path, method: str) -> None:
+    changes = {"method": method, "epochs": 2, "clip": 1.0}
+    whole = trained(tmp_path / "whole", **changes)
+    assert_same_run(whole, interrupted(tmp_path / "broken", [1, "e1", 4], **changes))
+
+
+def test_nothing_is_refreshed_at_the_end(tmp_path: Path) -> None:
+    made = trained(tmp_path, refresh="every=1", eval_every=1, epochs=3)
+    assert [record["refreshed"] for record in made.folder.metrics()] == [True, True, False]
+
+
+def test_memory_of_training_is_that_before_the_first_evaluation(tmp_path: Path) -> None:
+    progress = trained(tmp_path).progress
+    assert 0 < progress.train_peak <= progress.peak
 
 
 def test_a_run_without_any_checkpoint_begins_anew(tmp_path: Path) -> None:
@@ -326,7 +344,7 @@ def test_a_line_per_epoch_and_scores_where_they_were_computed(tmp_path: Path) ->
     found = made.folder.metrics()
     assert [record["epoch"] for record in found] == [1, 2, 3]
     assert ["val" in record for record in found] == [False, True, True]  # the last epoch, too
-    assert set(found[0]) == {"epoch", "seconds", "loss", "lr", "refreshed"}
+    assert set(found[0]) == {"epoch", "seconds", "train_seconds", "loss", "lr", "refreshed"}
     assert set(found[1]) == {*found[0], "train", "val", "test", "fidelity", "certificate"}
     assert [record["refreshed"] for record in found] == [False, True, False]
     assert 0 <= found[0]["seconds"] <= found[1]["seconds"] <= found[2]["seconds"]
@@ -660,7 +678,7 @@ def test_the_state_is_plain_json(tmp_path: Path) -> None:
 
 def test_refreshes_between_evaluations_are_noted(tmp_path: Path) -> None:
     made = trained(tmp_path, refresh="every=2", eval_every=6, epochs=6)
-    assert [record["refreshed"] for record in records(made)] == [False, False, True, False, True, True]
+    assert [record["refreshed"] for record in records(made)] == [False, False, True, False, True, False]
 
 
 def test_fidelity_at_an_early_stop_is_over_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

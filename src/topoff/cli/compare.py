@@ -39,7 +39,8 @@ def compare(
     target: Annotated[
         float | None,
         typer.Option(
-            help="Validation score whose time is told, such as 0.75. [default: 99 % of the best method's]",
+            help="Validation score whose time is told, such as 0.75. [default: 99 % of the best score of the best "
+            "method's worst seed]",
             show_default=False,
         ),
     ] = None,
@@ -83,7 +84,7 @@ def compare(
     numbers = parse_seeds(seeds) if seeds else [base.seed]
     layers = {key: value for layer in given for key, value in layer.items() if value is not None}
     configs = [config_of(name, seed, base=layers, own=own[name]) for name in names for seed in numbers]
-    comparison = Comparison(base, out or Path("runs") / _name(base), methods=names, seeds=numbers)
+    comparison = Comparison(base, out or Path("runs") / _name(base), methods=names, seeds=numbers, own=own)
     table = comparison.run(configs, gradients=not no_gradients, target=target, quiet=quiet, as_json=as_json)
     if as_json:
         typer.echo(json.dumps(table))
@@ -101,8 +102,10 @@ def _name(config: Config) -> str:
 class Comparison:
     """Train what is compared, in one folder, and show what came out."""
 
-    def __init__(self, base: Config, top: Path, *, methods: list[str], seeds: list[int]) -> None:
-        self.base, self.top, self.methods, self.seeds = base, top, methods, seeds
+    def __init__(
+        self, base: Config, top: Path, *, methods: list[str], seeds: list[int], own: dict[str, dict[str, Any]]
+    ) -> None:
+        self.base, self.top, self.methods, self.seeds, self.own = base, top, methods, seeds, own
         self.command = f"topoff {shlex.join(sys.argv[1:])}"
 
     def run(
@@ -122,9 +125,8 @@ class Comparison:
             failures = train_all(jobs, watcher=board)
         about = {"dataset": self.base.dataset, "model": self.base.model, "epochs": self.base.epochs}
         about |= {"out": str(self.top), "command": self.command}
-        table = make_table(
-            self.top, methods=self.methods, seeds=self.seeds, about=about, target=target, failures=failures
-        )
+        rows: dict[str, Any] = {"methods": self.methods, "seeds": self.seeds, "own": self.own, "failures": failures}
+        table = make_table(self.top, **rows, about=about, target=target)
         write_summaries(self.top, self.methods, self.seeds, command=self.command)
         folder = RunFolder(self.top)
         folder.write(TABLE, table)
@@ -136,12 +138,21 @@ class Comparison:
 
     @contextmanager
     def _begun(self, jobs: list[Job]) -> Iterator[None]:
-        """Make the folders, or go on in those that were begun; where nothing comes to be trained, leave nothing."""
+        """Make the folders, or go on in those that were begun; where nothing comes to be trained, leave nothing.
+
+        Raises:
+            FileExistsError: the folder holds something else than a comparison.
+        """
         from topoff.comparing import prepare_folder
         from topoff.comparison import SETTINGS
         from topoff.runs import RunFolder
 
         new = not (self.top / SETTINGS).is_file()
+        if new and (self.top / "config.toml").is_file():
+            raise FileExistsError(
+                f"Expected --out to be a new folder or that of a comparison (got another one); {self.top} holds a run "
+                "of topoff train; choose another --out."
+            )
         if new:
             RunFolder(self.top).create()
             RunFolder(self.top).write(SETTINGS, write_toml(self.base, command=self.command))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from topoff.cli.display import duration, percent
 from topoff.comparing import Failure, Job, Watcher
-from topoff.comparison import COLUMNS, Column, best_of, cell
+from topoff.comparison import COLUMNS, Column, best_of, cell, marked, written
 from topoff.runs import RunFolder
 
-GROUPS = ([COLUMNS], [COLUMNS[:5], COLUMNS[5:]], [COLUMNS[:3], COLUMNS[3:7], COLUMNS[7:]])  # for narrower terminals
+PARTS = ((13,), (6, 7), (3, 5, 5), (3, 3, 2, 2, 3))  # columns of each part of the table, for narrower terminals
 
 
 class Board(Watcher):
@@ -35,7 +37,8 @@ class Board(Watcher):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
         if self._kept:
-            self._say(f"{self._kept} runs had finished earlier and are not run again")
+            runs, are = ("run", "is") if self._kept == 1 else ("runs", "are")
+            self._say(f"{self._kept} {runs} had finished earlier and {are} not run again")
 
     def started(self, job: Job, number: int, total: int) -> None:
         """Name the run."""
@@ -48,6 +51,11 @@ class Board(Watcher):
         """Count a run that had finished."""
         self._kept += 1
         self._bar.update(self._task, description=f"{job.name} ({number}/{total})", total=total, completed=number)
+
+    def skipped(self, jobs: Sequence[Job]) -> None:
+        """Name the seeds that are not tried."""
+        seeds = ("seed " if len(jobs) == 1 else "seeds ") + ", ".join(str(job.config.seed) for job in jobs)
+        self._say(f"{jobs[0].config.method}, {seeds}: not tried, for the same reason")
 
     def knows(self, metric: str, epochs: int) -> None:
         """Remember the score and the epochs."""
@@ -95,8 +103,9 @@ def print_table(table: dict[str, Any], page: Path) -> None:
 
     console = Console(markup=False, emoji=False)
     unbound = console.options.update(max_width=10_000)
-    for group in GROUPS:
-        parts = [_rich_table(table, columns) for columns in group]
+    for sizes in PARTS:
+        ends = list(accumulate(sizes))
+        parts = [_rich_table(table, COLUMNS[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
         if all(console.measure(part, options=unbound).maximum <= console.width for part in parts):
             break
     for part in parts:
@@ -105,9 +114,14 @@ def print_table(table: dict[str, Any], page: Path) -> None:
     for name, row in rows.items():
         for note in [*([row["error"]] if "error" in row else []), *row.get("notes", ())]:
             console.print(f"{name}: {note}", highlight=False, soft_wrap=True)
+    for note in table["notes"]:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
     own = [f"{name} trains {row['own_model']}" for name, row in rows.items() if "own_model" in row]
     if own:
         console.print(f"* a model of its own: {', '.join(own)}", highlight=False, soft_wrap=True)
+    own = [f"{name}: {written(row['own_settings'])}" for name, row in rows.items() if "own_settings" in row]
+    if own:
+        console.print(f"+ settings of its own: {'; '.join(own)}", highlight=False, soft_wrap=True)
     if table["target"] is not None:
         console.print(f"target: validation {percent(table['target'], metric=metric)}", highlight=False)
     console.print(f"runs: {table['out']}   page: {page}", highlight=False, soft_wrap=True)
@@ -131,5 +145,5 @@ def _rich_table(table: dict[str, Any], columns: tuple[Column, ...]) -> Any:
             )
             for column in columns
         ]
-        made.add_row(Text(f"{name}*" if "own_model" in row else name), *texts)
+        made.add_row(Text(marked(name, row)), *texts)
     return made

@@ -64,6 +64,9 @@ class Method(Protocol):
     def outputs(self) -> Tensor:
         """Return the outputs that training sees for all nodes, in eval mode; NaN for nodes in no batch."""
 
+    def freeze(self) -> None:
+        """Refresh nothing from now on: training has come to its end."""
+
     def refreshed_at(self) -> int | None:
         """Return the epoch (from 0) that the last refresh was made for, None before the first one."""
 

@@ -45,6 +45,9 @@ class Cluster(MiniBatches):
     def begin(self) -> None:
         """Partition the graph."""
         self.sets.fit(self.data, cache=True)
+        if not self.sets.regroup:  # cut now, not in the first epoch
+            for number in range(len(self)):
+                self.batch(0, number)
 
     def batch(self, epoch: int, number: int) -> Data:
         """Return the subgraph of some clusters."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from topoff.layered import Chosen, Floats, Ints, Neighbours
-from topoff.methods.layerwise_sampling import SampledLayers
+from topoff.methods.layerwise_sampling import PrecomputedFirst
 
 
-class FastGcn(SampledLayers):
+class FastGcn(PrecomputedFirst):
     """Draw ratio * n nodes per propagation by the norms of the operator's columns.
 
     It holds for models of linear convs, with the operator of each; where a model has several, the squares of their
@@ -23,9 +23,9 @@ class FastGcn(SampledLayers):
 
     Differences from the authors' code: a node's own row is always there and is never sampled (the blocks are nested, so
     that root weights and residuals work), hence A is taken without its diagonal in q and in the sampled messages, and
-    with its diagonal in what is exact; the first propagation is sampled like the others instead of precomputed; all
-    nodes of the graph can be drawn, not only those of training. Drawn nodes that are neighbours of no receiver send
-    nothing and are left out of the batch.
+    with its diagonal in what is exact; all nodes of the graph can be drawn, not only those of training. As in theirs,
+    the first propagation is precomputed, where a linear conv reads the raw features. Drawn nodes that are neighbours of
+    no receiver send nothing and are left out of the batch.
     """
 
     def begin(self) -> None:

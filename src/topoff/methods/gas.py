@@ -151,7 +151,8 @@ class Gas(Cluster):
 
     def fill(self) -> None:
         """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
-        batches = [self.cut(nodes) for nodes in self.sets.cover()]
+        covers = self.sets.covers
+        batches = list(self.cover()) if covers else [self.cut(nodes) for nodes in self.sets.cover()]
         self._compensated.filling = True
         try:
             with evaluating(self.model):
@@ -166,5 +167,6 @@ class Gas(Cluster):
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position and the histories at that time."""
+        self.filled = False  # the histories come from there
         super().restore(state, weights)
         self._compensated.histories.tables = {place: rows.clone() for place, rows in weights.items()}

@@ -21,7 +21,8 @@ Both follow the authors' code (divelab/DIG: GraphFMOB, and the GraphFMIB example
 own equation numbers were not. Linear convs only, whose messages are rows times fixed weights: elsewhere the parts of a
 message cannot be told apart. Differences: A[C,B] is the operator's own, where the authors take A[B,C] transposed, the
 same for GCN; a residual connection around a conv adds the halo's fresh row, where theirs adds nothing; averages start
-at zero at every layer, where theirs start at the features at the first; histories are filled by training alone.
+at zero at every layer, where theirs start at the features at the first. OB's histories are filled before the first
+epoch, as GAS's are.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class HaloApart(DropoutNotes):
         return torch.cat([inside, func(x[self.size :], mean, variance, **{**kwargs, "training": False})])
 
 
-class Refreshing(Remembering):
+class FreshHalo(Remembering):
     """Carry the halo's rows through the model beside the batch's, and mix them into the histories before use.
 
     Every tensor of the forward has b + c rows, those of the batch first.
@@ -258,16 +259,16 @@ class GraphFMOB(Gas):
     """
 
     settings: ClassVar[tuple[str, ...]] = (*Gas.settings, "mix")
-    _compensated: Refreshing
+    _compensated: FreshHalo
 
     def __init__(self, model: nn.Module, data: Data, *, mix: float = 0.3, **settings: Any) -> None:
         super().__init__(model, data, **settings)
         self.mix = check_mix(mix)
 
-    def handler(self) -> Refreshing:
+    def handler(self) -> FreshHalo:
         """Return what stands in for the model's message passing, with empty histories."""
         refuse_general(self.plan, method="GraphFM-OB")
-        return Refreshing(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
+        return FreshHalo(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
 
     def begin(self) -> None:
         """Partition the graph, and find out where the halo's rows are known."""

@@ -45,19 +45,19 @@ from topoff.influence import (
     united,
 )
 from topoff.methods.minibatch import MiniBatches
-from topoff.methods.shadow import check_ratio
 from topoff.plan import Plan, Spot, Structure
 
 
 class InfluenceBatches(MiniBatches):
     """Hold what both ways of IBMB share: fixed batches of output and auxiliary nodes, and their order."""
 
+    by_targets: ClassVar[bool] = True
+
     alpha = 0.25  # chance that a walk ends
 
     def __init__(self, model: nn.Module, data: Data, **shared: Any) -> None:
         super().__init__(model, data, **shared)
         self._training: Ints = self.data.train_mask.nonzero().view(-1).numpy()
-        check_ratio(self.ratio, outputs=len(self._training))
 
     @abstractmethod
     def training_sets(self) -> list[OutputSet]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.layered import Chosen, Ints, Layered, allows_trimming, neighbours_of
+from topoff.aggregation import Operator
+from topoff.convs import Conv, evaluating, first_input
+from topoff.graph import Chain, Graph
+from topoff.layered import Block, Chosen, Ints, Layered, allows_trimming, neighbours_of, trial_batch
 from topoff.methods.minibatch import MiniBatches
+from topoff.plan import Plan
 
 
 class SampledLayers(MiniBatches):
@@ -20,9 +24,15 @@ class SampledLayers(MiniBatches):
     An epoch visits every training node once, in `round(1 / ratio)` batches.
     """
 
+    by_targets: ClassVar[bool] = True
+
     @abstractmethod
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the messages that arrive at some nodes in a step (0 is the first propagation)."""
+
+    def drawn(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
+        """Choose the messages of a step."""
+        return self.choose(nodes, step, rng)
 
     def begin(self) -> None:
         """Sort the neighbours, and see whether rows can be dropped on the way."""
@@ -51,7 +61,7 @@ class SampledLayers(MiniBatches):
     def _sampled(self, targets: Ints, rng: np.random.Generator) -> Data:
         def choose(nodes: Ints, step: int) -> Chosen:
             """Choose with this batch's generator."""
-            return self.choose(nodes, step, rng)
+            return self.drawn(nodes, step, rng)
 
         return self.neighbours.batch(targets, depth=self.plan.depth, choose=choose)
 
@@ -60,3 +70,65 @@ class SampledLayers(MiniBatches):
         with self.layered.on(batch), self._dropout():
             out: Any = self._run(self.model, batch)
         return out[: batch.batch_size]  # type: ignore[no-any-return]
+
+
+class KnownFeatures(Layered):
+    """Know the propagations that read only the raw features: A X is computed once, and no neighbour is needed."""
+
+    def __init__(self, plan: Plan, graph: Graph) -> None:
+        super().__init__(plan.convs)
+        self.plan, self.graph = plan, graph
+        self.known: set[int] = set()  # steps of linear convs that read only the raw features, as far as they were met
+        self._first = 0  # step of the running conv
+        self._raw = False  # it reads the features as they are, not a dropped-out copy
+        self._calls: dict[str, int] = {}  # of each conv in this forward
+
+    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a conv, and note which of its propagations see only the features."""
+        if self._step == 0:
+            self._calls = {}
+        call = self._calls.get(conv.name, 0)
+        self._calls[conv.name], self._first = call + 1, self._step
+        if conv.path == "linear":
+            self.known.update(range(self._step, self._step + self.plan.constant_of(conv, call)))
+        self._raw = first_input(conv, args, kwargs) is self.batch.x
+        return super().convolve(conv, forward, args, kwargs)
+
+    def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
+        """Return A X where the step reads the features, or that plus the own row's difference from X where the model
+        drops some of it out; the sampled messages elsewhere; (sources, d) -> (targets, d)."""
+        if step not in self.known:
+            return super().aggregate(step, operator, h)
+        block: Block = self.batch.blocks.steps[step]
+        nodes: Tensor = self.batch.n_id[: block.sources]
+        chain = (operator,) * (step - self._first)
+        whole = self._features((*chain, operator), nodes[: block.targets])
+        return whole if self._raw else block.matrices[operator] @ (h - self._features(chain, nodes)) + whole
+
+    def _features(self, chain: Chain, nodes: Tensor) -> Tensor:
+        """Return some rows of the features after a chain of operators, a copy: some convs write into it."""
+        return self.graph.propagated(chain)[nodes.cpu()].to(nodes.device)
+
+
+class PrecomputedFirst(SampledLayers):
+    """Draw messages where embeddings are read; those of the raw features are known."""
+
+    features: KnownFeatures
+
+    def begin(self) -> None:
+        """Sort the neighbours, and see which propagations read only the features."""
+        super().begin()
+        batch = self.placed(trial_batch(self.neighbours, depth=self.plan.depth))
+        with evaluating(self.model), self.layered.on(batch):
+            self._run(self.model, batch)
+
+    def layers(self) -> KnownFeatures:
+        """Return what stands in for the model's message passing."""
+        self.features = KnownFeatures(self.plan, self.graph)
+        return self.features
+
+    def drawn(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
+        """Choose the messages of a step, none where the features are known."""
+        if step in self.features.known:
+            return Chosen(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
+        return self.choose(nodes, step, rng)

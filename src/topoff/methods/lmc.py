@@ -208,11 +208,13 @@ class LMC(Cluster):
         **settings: Any,
     ) -> None:
         super().__init__(model, data, **settings)
+        if self.sets.train_only:
+            raise ValueError("Expected LMC without train_only (got True): rows of all nodes belong to its gradient.")
         if not 0 <= mix <= 1:
             raise ValueError(f"Expected 'mix' to be in [0, 1] (got {mix}); 0 uses histories alone.")
         if score not in SCORES:
             raise ValueError(f"Expected 'score' to be one of {', '.join(SCORES)} (got {score!r}); choose one of them.")
-        self.mix, self.score = mix, score
+        self.mix, self.score, self.frozen = mix, score, False
 
     # ---- batches
 
@@ -235,8 +237,8 @@ class LMC(Cluster):
 
     def begin(self) -> None:
         """Partition the graph, and count the messages that each node receives and sends."""
-        super().begin()
         self._counts = {operator: _counts(self.graph.aggregation(operator).matrix) for operator in self.plan.operators}
+        super().begin()
 
     def cut(self, nodes: Tensor) -> Data:
         """Cut a batch and its surroundings out of the graph."""
@@ -273,6 +275,10 @@ class LMC(Cluster):
 
     # ---- steps
 
+    def freeze(self) -> None:
+        """Push nothing from now on."""
+        self.frozen = True
+
     def forward(self, batch: Data) -> Tensor:
         """Return the outputs of B; nothing is pushed. A gradient of it uses the histories of G alone: see `learn`."""
         self._estimate(batch, None)
@@ -281,7 +287,7 @@ class LMC(Cluster):
     def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
         """Put the compensated gradient of the batch's loss into the parameters, push, and return the loss."""
         self._estimate(batch, loss_of)
-        self._inside.keeps = True
+        self._inside.keeps = not self.frozen
         try:
             loss = _loss(super().forward(batch), batch, loss_of)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from topoff.loader import BatchReport, Progress
 from topoff.plan import Plan, make_plan
 
 Ints = npt.NDArray[np.int64]
+PIECE = 1000  # nodes that exact inference takes at a time, at least: every piece costs a thread
 LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
 
 
@@ -46,6 +48,9 @@ class Learner(ABC):
         """Return what is trained."""
         return list(self.model.parameters())
 
+    def freeze(self) -> None:  # noqa: B027 - most methods have nothing to do here
+        """Refresh nothing from now on: training has come to its end."""
+
     def refreshed_at(self) -> int | None:
         """Return nothing: there is no basis."""
         return None
@@ -61,6 +66,16 @@ class Learner(ABC):
     def weights(self) -> dict[str, Tensor]:
         """Return what the method has learnt besides the model: nothing."""
         return {}
+
+
+def check_ratio(ratio: float) -> None:
+    """Refuse a share that gives no batches.
+
+    Raises:
+        ValueError: it does.
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
 
 
 class MiniBatches(Learner):
@@ -81,6 +96,7 @@ class MiniBatches(Learner):
     """
 
     settings: ClassVar[tuple[str, ...]] = ("ratio",)  # of a run's settings, those that the method reads
+    by_targets: ClassVar[bool] = False  # whether an epoch shares out the training nodes
     skips: ClassVar[bool] = True  # whether batches without training nodes are left out
 
     def __init__(
@@ -93,6 +109,7 @@ class MiniBatches(Learner):
         fast_dropout: bool = False,
         progress: Progress | None = None,
     ) -> None:
+        check_ratio(ratio)
         self.model, self.data = model, check(data).cpu()
         self.ratio, self.seed, self.fast_dropout, self.progress = ratio, seed, fast_dropout, progress
         self.epoch = 0
@@ -121,8 +138,9 @@ class MiniBatches(Learner):
     # ---- the protocol
 
     def __len__(self) -> int:
-        """Count the batches of an epoch."""
-        return max(1, round(1 / self.ratio))
+        """Count the batches of an epoch; where they share out the training nodes, not more than there are."""
+        count = max(1, round(1 / self.ratio))
+        return min(count, max(1, int(self.data.train_mask.sum()))) if self.by_targets else count
 
     def prepare(self) -> None:
         """Look at the model and the graph."""
@@ -156,7 +174,8 @@ class MiniBatches(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; nothing is refreshed."""
-        pieces = torch.arange(self.graph.num_nodes).tensor_split(max(1, min(len(self), self.graph.num_nodes)))
+        count = min(len(self), max(1, self.graph.num_nodes // PIECE))
+        pieces = torch.arange(self.graph.num_nodes).tensor_split(count)
         return exact(self.model, self.graph, [self.graph.induced(piece) for piece in pieces]), False
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
@@ -176,7 +195,7 @@ class MiniBatches(Learner):
 
     def _seen(self, batch: Data) -> tuple[Tensor, Tensor]:
         with evaluating(self.model):
-            return batch.n_id[: batch.batch_size], self.forward(self.placed(batch)).cpu()
+            return batch.n_id[: batch.batch_size].cpu(), self.forward(self.placed(batch)).cpu()
 
     def state(self) -> dict[str, Any]:
         """Return the position."""
@@ -192,7 +211,7 @@ class MiniBatches(Learner):
     def placed(self, batch: Data) -> Data:
         """Return a batch on the model's device."""
         device = next(self.model.parameters(), self.data.x).device
-        return batch if device.type == "cpu" else batch.to(device)
+        return batch if device.type == "cpu" else copy.copy(batch).to(device)  # a batch that is kept stays where it is
 
     def rng(self, *numbers: int) -> np.random.Generator:
         """Return a generator for a purpose, such as (epoch, number)."""

@@ -32,6 +32,8 @@ class Precomputed(MiniBatches):
     once, here that is `ratio=1`.
     """
 
+    by_targets: ClassVar[bool] = True
+
     settings: ClassVar[tuple[str, ...]] = ("ratio",)
     own_model: ClassVar[str]  # the model that the method is known by
 

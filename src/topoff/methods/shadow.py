@@ -50,6 +50,8 @@ class Shadow(MiniBatches):
         ValueError: a setting is out of range.
     """
 
+    by_targets: ClassVar[bool] = True
+
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "hops")
 
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 10, hops: int = 2, **shared: Any) -> None:
@@ -57,7 +59,6 @@ class Shadow(MiniBatches):
         at_least(1, fanout=fanout, hops=hops)
         self.fanout, self.hops = fanout, hops
         self._training: Ints = self.data.train_mask.nonzero().view(-1).numpy()
-        check_ratio(self.ratio, outputs=len(self._training))
 
     def begin(self) -> None:
         """Sort the neighbours."""
@@ -180,18 +181,3 @@ class Subgraphs:
             found.append(np.stack(edges))
         source, target, ids = np.concatenate(found, axis=1)
         return np.stack([source, target]), ids
-
-
-def check_ratio(ratio: float, *, outputs: int) -> None:
-    """Refuse a share that gives no batches or more of them than output nodes.
-
-    Raises:
-        ValueError: it does.
-    """
-    if not 0 < ratio <= 1:
-        raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
-    if round(1 / ratio) > outputs:
-        raise ValueError(
-            f"Expected 'ratio' to give at most {outputs} batches, one per training node (got {ratio}, "
-            f"{round(1 / ratio)} batches); choose a larger ratio."
-        )

@@ -26,6 +26,7 @@ class Compensate(Learner):
     def __init__(self, model: nn.Module, data: Data, *, cache: bool = True, **settings: Any) -> None:
         self.model = model
         self.top = TOP(model, data, cache=cache, **settings)
+        self.frozen = False
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -37,7 +38,7 @@ class Compensate(Learner):
 
     def batches(self) -> Iterator[Data]:
         """Yield what is left of the current epoch."""
-        return iter(self.top)
+        return map(self.top.placed, self.top.prepare()) if self.frozen else iter(self.top)
 
     def forward(self, batch: Data) -> Tensor:
         """Return the compensated output."""
@@ -45,8 +46,12 @@ class Compensate(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact output; where the basis is due, the same forward gives a new one."""
-        due = self.top.refresh_due()
+        due = self.top.refresh_due() and not self.frozen
         return (self.top.refresh() if due else self.top.predict()), due
+
+    def freeze(self) -> None:
+        """Keep the basis as it is."""
+        self.frozen = True
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the nodes and compensated outputs of one batch."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.aggregation import Operator
-from topoff.convs import Conv, evaluating, first_input
-from topoff.graph import Chain, Graph
+from topoff.convs import Conv
+from topoff.graph import Graph
 from topoff.histories import Histories
-from topoff.layered import Block, Chosen, Ints, Layered, trial_batch
+from topoff.layered import Block
+from topoff.methods.layerwise_sampling import KnownFeatures, PrecomputedFirst
 from topoff.methods.ns import NeighbourSampling
 from topoff.plan import Plan
 
 
-class VarianceReduced(NeighbourSampling):
+class VarianceReduced(PrecomputedFirst, NeighbourSampling):
     """Sample only what has changed since a node was last computed (Eq. 5, Algorithm 1): Z = P^ (H - Hbar) + P Hbar.
 
     P^ are the rows of neighbour sampling, P all of them, Hbar what every node last had at this place of the forward.
@@ -42,20 +42,7 @@ class VarianceReduced(NeighbourSampling):
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 2, **shared: Any) -> None:
         super().__init__(model, data, fanout=fanout, **shared)
 
-    def begin(self) -> None:
-        """Sort the neighbours, and see which propagations read only the features."""
-        super().begin()
-        batch = self.placed(trial_batch(self.neighbours, depth=self.plan.depth))
-        with evaluating(self.model), self.layered.on(batch):
-            self._run(self.model, batch)
-
-    def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
-        """Choose up to `fanout` neighbours of every node, nobody where the features are known."""
-        if step in self.control.known:
-            return Chosen(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
-        return super().choose(nodes, step, rng)
-
-    def layers(self) -> Layered:
+    def layers(self) -> KnownFeatures:
         """Return the model's message passing with control variates.
 
         Raises:
@@ -68,8 +55,8 @@ class VarianceReduced(NeighbourSampling):
                     f"variates need such an operator; use the method 'ns' or 'labor' for this model."
                 )
         self.histories = Histories(self.graph.num_nodes)
-        self.control = ControlVariates(self.plan, self.graph, histories=self.histories)
-        return self.control
+        self.features = ControlVariates(self.plan, self.graph, histories=self.histories)
+        return self.features
 
     def weights(self) -> dict[str, Tensor]:
         """Return the histories."""
@@ -82,41 +69,26 @@ class VarianceReduced(NeighbourSampling):
         self.histories.tables.update({place: table.to(device, copy=True) for place, table in weights.items()})
 
 
-class ControlVariates(Layered):
+class ControlVariates(KnownFeatures):
     """Estimate the messages of a step from the sampled change and the histories of all neighbours."""
 
     def __init__(self, plan: Plan, graph: Graph, *, histories: Histories) -> None:
-        super().__init__(plan.convs)
-        self.plan, self.graph, self.histories = plan, graph, histories
-        self.known: set[int] = set()  # steps that read only the raw features, as far as they were met
-        self._first = 0  # step of the running conv
-        self._raw = False  # it reads the features as they are, not a dropped-out copy
+        super().__init__(plan, graph)
+        self.histories = histories
         self._training = False
-        self._calls: dict[str, int] = {}  # of each conv in this forward
 
     def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a conv, and note which of its propagations see only the features."""
-        if self._step == 0:
-            self._calls = {}
-        call = self._calls.get(conv.name, 0)
-        self._calls[conv.name], self._first = call + 1, self._step
-        self.known.update(range(self._step, self._step + self.plan.constant_of(conv, call)))
-        self._raw = first_input(conv, args, kwargs) is self.batch.x
+        """Run a conv; histories are written in training."""
         self._training = conv.module.training
         return super().convolve(conv, forward, args, kwargs)
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
         """Return P^ (h - hbar) + P Hbar; (sources, d) -> (targets, d)."""
+        if step in self.known:
+            return super().aggregate(step, operator, h)
         block: Block = self.batch.blocks.steps[step]
         nodes: Tensor = self.batch.n_id[: block.sources]
-        if step not in self.known:
-            past, whole = self._remembered(str(step), operator, h, nodes=nodes, targets=block.targets)
-        else:
-            chain = (operator,) * (step - self._first)
-            whole = self._features((*chain, operator), nodes[: block.targets])
-            if self._raw:
-                return whole
-            past = self._features(chain, nodes)
+        past, whole = self._remembered(str(step), operator, h, nodes=nodes, targets=block.targets)
         return block.matrices[operator] @ (h - past) + whole
 
     def _remembered(
@@ -130,7 +102,3 @@ class ControlVariates(Layered):
         if self._training:
             self.histories.push(place, nodes, h)
         return past, whole
-
-    def _features(self, chain: Chain, nodes: Tensor) -> Tensor:
-        """Return some rows of the features after a chain of operators, a copy: some convs write into it."""
-        return self.graph.propagated(chain)[nodes.cpu()].to(nodes.device)
