@@ -98,7 +98,8 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 def records(made: Training) -> list[dict[str, Any]]:
     """Return the metrics of a run without its times."""
-    return [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in made.folder.metrics()]
+    found = made.folder.metrics()
+    return [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in found]
 
 
 def standing(made: Training) -> dict[str, Any]:
