@@ -105,7 +105,7 @@ def summarise(results: list[dict[str, Any]], *, command: str) -> dict[str, Any]:
     first = results[0]
     shared = ["metric", "task", "dataset", "nodes", "edges", "features", "model", "method", "parameters"]
     shared += ["date", "versions", "machine", "chosen"]
-    scores = {name: mean_std([result[name] for result in results]) for name in (*SPLITS, *AVERAGED)}
+    scores = {name: mean_std([result.get(name) for result in results]) for name in (*SPLITS, *AVERAGED)}
     seeds = [result["seed"] for result in results]
     return {**{name: first[name] for name in shared}, "seeds": seeds, **scores, "command": command, "runs": results}
 

@@ -202,7 +202,7 @@ SETTINGS: list[tuple[object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "two"), SETTINGS, ids=str)
+@pytest.mark.parametrize(("one", "two"), SETTINGS, ids=lambda value: type(value).__name__)
 def test_a_setting_without_weights_tells_models_apart(one: object, two: object) -> None:
     assert fingerprint(Own(setting=one)) != fingerprint(Own(setting=two))
     assert fingerprint(Own(setting=one)) == fingerprint(Own(setting=one))
