@@ -74,7 +74,7 @@ def test_measure_prints_a_table_without_json(graph_file: str) -> None:
         (["GRAPH", "--model", "gat"], "Expected --model to be 'gcn' \\(got 'gat'\\)"),
         (["GRAPH", "--refresh-age", "old"], "Expected --refresh-age to be 'none' or a number .*\\(got 'old'\\)"),
         (["GRAPH", "--refresh-age", "99", "--epochs", "2"], "Expected refresh-age to be between 0 and epochs = 2"),
-        (["GRAPH", "--methods", "gas", "--epochs", "1"], "Expected methods to be among .* \\(got 'gas'\\)"),
+        (["GRAPH", "--methods", "lmc", "--epochs", "1"], "Expected methods to be among .* \\(got 'lmc'\\)"),
         (["GRAPH", "--estimator", "best", "--epochs", "1"], "Expected estimator to be one of .* \\(got 'best'\\)"),
         (["GRAPH", "--batches", "metsi", "--epochs", "1"], "metis"),
     ],

@@ -353,7 +353,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "rank": (compensation, 0.5, {}),
     "estimator": (compensation, "paper", {}),
     "inits": (compensation, 2, {"inits": 1}),
-    "refresh": (refreshes, "every=1", {}),
+    "refresh": (refreshes, "every=1", {"epochs": 2}),
     "fanout": (batches, 1, {"method": "ns", "fanout": 4}),
     "hops": (batches, 1, {"method": "shadow"}),
     "walk_length": (batches, 9, {"method": "saint-walk"}),
