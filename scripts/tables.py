@@ -33,7 +33,7 @@ VARIANTS = (
     "--batches random --methods top --refresh-age 20",
 )
 BENCHMARKS = (
-    "benchmarks/operator.py --repeats 4",
+    "benchmarks/operator.py --repeats 8",
     "benchmarks/epoch.py --repeats 2",
     "benchmarks/epoch.py --dataset wordnet --repeats 2",
 )
@@ -92,23 +92,29 @@ def cell(name: str, value: float | None) -> str:
     return f"{value:.3f}" if name == "gradient_cosine" else f"{value:.2%}"
 
 
-def speed() -> None:
-    """Run the benchmarks and write what they print."""
-    parts = [header("Speed")]
-    for command in BENCHMARKS:
+def speed(only: str) -> None:
+    """Run the benchmarks whose command holds `only`, and write what they print; the sections of others stay."""
+    path = RESULTS / "speed.md"
+    before = path.read_text().split("\n## ")[1:] if path.is_file() and only else []
+    sections = dict(enumerate(before))
+    for number, command in enumerate(BENCHMARKS):
+        if only not in command:
+            continue
         print(command, flush=True)
         done = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True, check=True, cwd=ROOT)
         *shown, last = done.stdout.rstrip().splitlines()
-        parts.append(f"## `python {command}`\n\n```\n" + "\n".join(shown).strip() + f"\n```\n\n`{last}`\n")
-    (RESULTS / "speed.md").write_text("\n".join(parts))
+        text = "\n".join(shown).strip()
+        sections[number] = f"`python {command}`, {datetime.date.today()}\n\n```\n{text}\n```\n\n`{last}`\n"
+    path.write_text("\n## ".join([header("Speed"), *(sections[number] for number in sorted(sections))]))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=["fidelity", "speed"])
     parser.add_argument("--root", default=".", help="folder of the raw files")
+    parser.add_argument("--only", default="", help="speed: the benchmarks whose command holds this")
     chosen = parser.parse_args()
     if chosen.table == "speed":
-        speed()
+        speed(chosen.only)
     else:
         fidelity(chosen.root)
