@@ -186,6 +186,7 @@ def page(records: dict[str, Any]) -> str:
         f"{packages}. Scores are exact test scores in per cent at the best validation score. Every row is what a "
         "command printed: `methods.json`.",
         "",
+        *_missing(records),
         *_scores_section(records),
         *_published_section(records),
         *_depth_section(records),
@@ -193,6 +194,21 @@ def page(records: dict[str, Any]) -> str:
         *_commands_section(records),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _missing(records: dict[str, Any]) -> list[str]:
+    """Say which parts were not run yet."""
+    small = [g for g in SCORES if g != "wordnet"]
+    wanted = [f"score-{g}-{model}-{m}" for g in small for model in MODELS for m in METHODS]
+    wanted += [f"scores-wordnet-{model}" for model in MODELS] + [f"depth-{m}-{d}" for m in DEEP for d in DEPTHS]
+    wanted += [f"published-{config}-{m}" for config in PUBLISHED for m in ("gas", "top", "full")] + ["speed"]
+    missing = [name for name in wanted if name not in records]
+    if not missing:
+        return []
+    kinds = sorted(
+        {"-".join(name.split("-")[:3] if name.startswith("score") else name.split("-")[:1]) for name in missing}
+    )
+    return [f"**Not complete: {len(missing)} of {len(wanted)} runs are missing** ({', '.join(kinds)}).", ""]
 
 
 def _scores_section(records: dict[str, Any]) -> list[str]:
@@ -208,7 +224,8 @@ def _scores_section(records: dict[str, Any]) -> list[str]:
     if not columns:
         return []
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
-    lines = ["## Scores", ""]
+    runs = {str(records[name]["found"].get("seeds") or 0) for name in records if name.startswith("score-")}
+    lines = ["## Scores", "", f"Seeds: {', '.join(sorted(runs))}. Failed runs are named below.", ""]
     lines += ["| method | " + " | ".join(f"{graph}, {model}" for graph, model in columns) + " |"]
     lines += ["|---" * (len(columns) + 1) + "|"]
     for name in names:
