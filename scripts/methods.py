@@ -86,7 +86,7 @@ def scores(out: Path, root: str, *, workers: int, seeds: str) -> None:
     def trained(graph: str, model: str, method: str) -> None:
         name = f"score-{graph}-{model}-{method}"
         command = f"train {graph} --root {root} --method {method} --model {model} {SCORES[graph]} --seeds {seeds}"
-        command += f" --out {out / name} --overwrite" + (" --set input_dropout=0" if method == "sgc" else "")
+        command += f" --out {out / name} --overwrite"
         if not (out / f"{name}.json").is_file():
             found, log = topoff(command, log=out / f"{name}.log"), out / f"{name}.log"
             reason = {"error": (log.read_text().splitlines() or ["no reason"])[-1]}

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from topoff.models import GAT, GCN, GCNII, PNA, SGC, SIGN, ClusterGCN, GraphSAGE, LinearGNN, Network
+from topoff.decoupled import SGC, SIGN
+from topoff.models import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN, Network
 
 _KINDS: dict[str, type[nn.Module]] = {
     "gcn": GCN,

@@ -35,6 +35,9 @@ READ_BY = {  # models -> the settings that only they read
     ("gcnii", "gcnii-jk"): ("alpha", "theta", "shared_weights"),
     ("pna",): ("aggregators", "scalers"),
     ("cluster-gcn",): ("diag_lambda",),
+    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna", "cluster-gcn", "sign", "linear"): (
+        *("hidden", "dropout", "input_dropout"),
+    ),
     ("gcn", "gcnii", "sage", "gat", "pna", "cluster-gcn"): ("jk",),
     ("gcn", "sage", "gat", "pna", "cluster-gcn"): ("linear",),
     ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna", "cluster-gcn"): ("norm", "residual"),

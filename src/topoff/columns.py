@@ -213,6 +213,7 @@ def _explain_csv(path: Path, header: list[str], error: Exception) -> tuple[str, 
     bad: list[Any] = []
 
     def stop(row: Any) -> str:
+        """Note the row, and end the reading."""
         bad.append(row)
         return "error"
 

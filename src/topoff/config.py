@@ -30,6 +30,8 @@ from topoff.refreshing import Refreshing
 Natural = Annotated[int, Ge(0)]
 Positive = Annotated[int, Ge(1)]
 Rate = Annotated[float, Ge(0), Lt(1)]
+PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
+COMPENSATED = ("top", "drop")  # methods that take any node sets
 MethodName = Literal[  # the keys of methods.METHODS, which would import torch
     "top", "full", "cluster", "drop", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor", "labor-star",
     "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn", "fastgcn",
@@ -127,6 +129,11 @@ def make_config(*layers: Mapping[str, Any]) -> Config:
         raise ValueError(_sentence(error.errors())) from error
     if config.refresh is not None:
         Refreshing.parse(config.refresh)
+    if config.batches not in (None, *PARTITIONS) and config.method not in COMPENSATED:
+        raise ValueError(
+            f"Expected batches to be {', '.join(PARTITIONS[:-1])} or {PARTITIONS[-1]} for method {config.method} (got "
+            f"'{config.batches}'): sets that overlap are for method top."
+        )
     return config
 
 

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from topoff.aggregation import Operator
+from topoff.decoupled import Powers
 from topoff.graph import Neighbourhood
-from topoff.models import Powers
 
 EDGE_VALUES = ("edge_weight", "edge_attr")  # the edge-level attributes of a graph that a conv may be given
 
@@ -197,6 +197,7 @@ class Interception:
         own = conv.module.propagate
 
         def convolve(*args: Any, **kwargs: Any) -> Any:
+            """Hand a call of the conv over."""
             return handler.convolve(conv, forward, args, kwargs)
 
         def propagate(edge_index: Any, size: Any = None, **kwargs: Any) -> Any:

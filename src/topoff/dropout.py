@@ -94,15 +94,18 @@ class _Masked(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+        """Return x * mask * scale."""
         return mask.to(x.dtype).mul_(x).mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the mask and the scale."""
         ctx.save_for_backward(inputs[1])
         ctx.scale = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return grad * mask * scale."""
         return _Masked.apply(grad, ctx.saved_tensors[0], ctx.scale), None, None  # type: ignore[no-untyped-call]
 
 

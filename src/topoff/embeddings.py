@@ -42,6 +42,7 @@ def embed(
     """
 
     def filtered(conv: Conv, hop: int, rows: Tensor) -> None:
+        """Pass on what is not known beforehand."""
         if conv.path == "general" or not plan.is_constant(conv, hop):
             collect(conv, hop, rows.reshape(rows.size(0), -1).cpu())
 

@@ -91,6 +91,7 @@ class LayerErrors:
         pairs = iter(zip(self.exact, self.errors, strict=True))
 
         def collect(conv: Conv, hop: int, rows: Tensor) -> None:
+            """Compare the rows of the next conv."""
             (_, exact), error = next(pairs)
             error.add(exact[nodes], rows.detach())
 

@@ -383,6 +383,7 @@ class TOP:
         """Run a network exactly on the whole graph and hand what its convs read to every sink."""
 
         def hand_out(conv: Conv, hop: int, rows: Tensor) -> None:
+            """Give the rows to every sink."""
             for sink in sinks:
                 sink(rows)
 

@@ -16,9 +16,10 @@ from torch_geometric.data import Data
 from graphs import communities, corners
 from topoff import TOP
 from topoff.convs import describe
+from topoff.decoupled import SGC, SIGN
 from topoff.layered import Chosen, Ints, Layered, Neighbours
 from topoff.methods.precomputed import Precomputed, Sgc, Sign
-from topoff.models import GCN, SGC, SIGN
+from topoff.models import GCN
 
 OUT = 3
 

@@ -54,6 +54,7 @@ ORDER = [
     "batching",
     "partitioning",
     "building",
+    "decoupled",
     "models",
     "dropout",
     "data",

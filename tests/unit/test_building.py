@@ -11,7 +11,8 @@ from torch import nn
 
 from graphs import communities
 from topoff.building import MODELS, make_model
-from topoff.models import GAT, GCN, GCNII, PNA, SGC, SIGN, ClusterGCN, GraphSAGE, LinearGNN, degree_histogram
+from topoff.decoupled import SGC, SIGN
+from topoff.models import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN, degree_histogram
 
 SIZES = {"in_channels": 5, "hidden": 6, "out_channels": 3}
 EVERYTHING: dict[str, Any] = {

@@ -175,6 +175,10 @@ def test_the_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"model": "linear", "norm": "none"}, ["norm has no effect on model linear"]),
         ({"model": "my:Net", "heads": 2}, []),
         ({"method": "full", "rank": 8}, ["rank has no effect on method full"]),
+        ({"method": "gas", "fanout": 8}, ["fanout has no effect on method gas"]),
+        ({"method": "sgc", "model": "sage"}, ["model has no effect on method sgc"]),
+        ({"method": "sgc", "dropout": 0.5}, ["dropout has no effect on model sgc"]),
+        ({"method": "sign", "dropout": 0.5}, []),
     ],
 )
 def test_settings_that_nothing_reads_are_named(keys: dict[str, Any], reasons: list[str]) -> None:

@@ -232,6 +232,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.parametrize("method", ["cluster", "gas", "lmc"])
+def test_sets_that_overlap_are_for_compensated_methods(method: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"batches to be kaminpar, metis or random for method {method} \(got 'shadow'\)"
+    ):
+        make_config({"dataset": "x", "method": method, "batches": "shadow"})
+    assert make_config({"dataset": "x", "method": "top", "batches": "shadow"}).batches == "shadow"
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path / "cache"))

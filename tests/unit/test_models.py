@@ -13,20 +13,8 @@ from torch_geometric.utils import to_dense_adj
 
 from graphs import communities, corners
 from topoff import TOP, predict
-from topoff.models import (
-    GAT,
-    GCN,
-    GCNII,
-    PNA,
-    SGC,
-    SIGN,
-    ClusterGCN,
-    GraphSAGE,
-    LinearGNN,
-    Network,
-    Powers,
-    degree_histogram,
-)
+from topoff.decoupled import SGC, SIGN, Powers
+from topoff.models import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN, Network, degree_histogram
 
 WEIGHTED = (GCN, GCNII, LinearGNN, SGC, SIGN)  # these use edge weights
 KINDS = (*WEIGHTED, GraphSAGE, GAT, PNA, ClusterGCN)

@@ -179,6 +179,7 @@ def _stopping() -> Iterator[None]:
     """Let SIGTERM stop a comparison as Ctrl-C does, its processes included."""
 
     def stop(*_: object) -> None:
+        """Do as Ctrl-C does."""
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)
