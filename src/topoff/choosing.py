@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
+from topoff.building import MODELS
 from topoff.config import Config
 from topoff.methods import METHODS, model_of
 
@@ -117,8 +118,8 @@ def unused(config: Config, given: Iterable[str]) -> list[str]:
         idle |= {"model"}
     found = [f"{key} has no effect on method {config.method}" for key in given if key in idle]
     readers = {key: models for models, keys in READ_BY.items() for key in keys}
-    own = ":" in model
-    mine = [key for key in given if not own and key in readers and model not in readers[key]]
+    ours = model in MODELS  # of a class of the user's, or a name that will be refused, nothing is known
+    mine = [key for key in given if ours and key in readers and model not in readers[key]]
     return found + [f"{key} has no effect on model {model}" for key in mine]
 
 
