@@ -65,15 +65,31 @@ def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
     )
 
 
-def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimiser that the settings name."""
+def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimiser that the settings name, of the parameters that a method trains of `model`, or for it."""
     parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if not parameters:
         raise ValueError(f"Expected the model to have parameters to train (got none in model '{config.model}').")
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if config.outer_decay is not None:
+        outer = {id(parameter) for parameter in _outer_parameters(model)}
+        inner, others = [p for p in parameters if id(p) not in outer], [p for p in parameters if id(p) in outer]
+        groups = [{"params": inner}, {"params": others, "weight_decay": config.outer_decay}]
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+        return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    return kind(groups, lr=config.lr, weight_decay=config.weight_decay)
+
+
+def _outer_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that have a decay of their own."""
+    listed = getattr(model, "outer_parameters", None)
+    if listed is None:
+        raise ValueError(
+            f"Expected {type(model).__name__} to have a method outer_parameters, which lists those that outer_decay is "
+            f"for (got none); define it, or leave outer_decay out."
+        )
+    return list(listed())
 
 
 def learning_rate(config: Config, epoch: int) -> float:

@@ -96,6 +96,9 @@ class Config:
     optimizer: Annotated[Literal["adam", "adamw", "sgd"], "The optimiser (sgd: momentum 0.9)."] = "adam"
     lr: Annotated[Annotated[float, Gt(0)], "Learning rate."] = 0.01
     weight_decay: Annotated[Annotated[float, Ge(0)], "Weight decay."] = 0.0
+    outer_decay: Annotated[
+        Annotated[float, Ge(0)] | None, "Weight decay of the output layer and linear layers around the convs."
+    ] = None
     schedule: Annotated[
         Literal["constant", "cosine", "linear", "step"], "Learning rate over the epochs (step: a tenth at 1/2 and 3/4)."
     ] = "constant"

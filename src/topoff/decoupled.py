@@ -34,6 +34,10 @@ class SGC(nn.Module):
         """Draw all parameters anew."""
         self.conv.reset_parameters()
 
+    def outer_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the output layer, which are all, for `outer_decay`."""
+        return list(self.parameters())
+
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Return (n, out_channels)."""
         out: Tensor = self.conv(x, edge_index, edge_weight)
@@ -107,6 +111,10 @@ class SIGN(nn.Module):
         """Draw all parameters anew."""
         for module in (*self.branches, self.activation, self.last):
             module.reset_parameters()
+
+    def outer_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the output layer, for `outer_decay`."""
+        return list(self.last.parameters())
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Return (n, out_channels)."""

@@ -109,6 +109,12 @@ class Network(nn.Module):
             if module is not None and not isinstance(module, nn.Identity):
                 module.reset_parameters()
 
+    def outer_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the output layer and of linear layers around the convs, for `outer_decay`."""
+        linear = [module for module in (self.first, *self.jumps, self.mix, self.last) if module is not None]
+        outer = linear if self.last is not None else [*linear, self.convs[-1]]
+        return [parameter for module in outer for parameter in module.parameters()]
+
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Return (n, out_channels)."""
         if edge_weight is not None and not self.weighted:

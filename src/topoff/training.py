@@ -106,7 +106,7 @@ class Training:
         self.config, self.data, self.folder = config, data, folder
         self.listener, self.choices = listener or Listener(), choices or []
         self.parts = make_parts(config, data, progress=self.listener.preparing)
-        self.optimizer = make_optimizer(config, self.parts.method.parameters())
+        self.optimizer = make_optimizer(config, self.parts.model, self.parts.method.parameters())
         self.progress = Progress()
         self.best_weights: dict[str, Tensor] = {}
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt

@@ -389,6 +389,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "optimizer": (weights, "sgd", FULL),
     "lr": (weights, 0.5, FULL),
     "weight_decay": (weights, 0.5, FULL),
+    "outer_decay": (weights, 0.5, FULL),
     "schedule": (rates, "cosine", FULL | {"epochs": 2}),
     "warmup": (rates, 1, FULL),
     "clip": (weights, 0.001, FULL | {"optimizer": "sgd"}),

@@ -18,6 +18,7 @@ import topoff.top
 import topoff.training
 from graphs import communities
 from topoff.assembling import device_of, learning_rate, make_optimizer
+from topoff.building import make_model
 from topoff.choosing import Choice
 from topoff.config import Config, make_config
 from topoff.methods import METHODS
@@ -577,7 +578,8 @@ def test_the_schedule_reaches_the_optimiser(tmp_path: Path) -> None:
     ("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)]
 )
 def test_the_optimiser_by_its_name(name: str, kind: type[torch.optim.Optimizer]) -> None:
-    optimizer = make_optimizer(settings(optimizer=name, lr=0.3, weight_decay=0.2), list(nn.Linear(2, 2).parameters()))
+    model = nn.Linear(2, 2)
+    optimizer = make_optimizer(settings(optimizer=name, lr=0.3, weight_decay=0.2), model, list(model.parameters()))
     assert type(optimizer) is kind
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.3, 0.2)
@@ -587,12 +589,42 @@ def test_the_optimiser_by_its_name(name: str, kind: type[torch.optim.Optimizer])
 def test_frozen_parameters_are_not_optimised() -> None:
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)
-    assert [len(group["params"]) for group in make_optimizer(settings(), list(model.parameters())).param_groups] == [1]
+    (group,) = make_optimizer(settings(), model, list(model.parameters())).param_groups
+    assert group["params"] == [model.weight]
+
+
+@pytest.mark.parametrize(
+    ("name", "outer"),
+    [
+        ("gcn", {"convs.1"}),
+        ("sage", {"convs.1"}),
+        ("gcnii", {"first", "last"}),
+        ("gcnii-jk", {"first", "jumps.0", "jumps.1", "jumps.2", "mix", "last"}),
+        ("sgc", {"conv"}),
+        ("sign", {"last"}),
+    ],
+)
+def test_the_layers_around_the_convs_have_a_decay_of_their_own(name: str, outer: set[str]) -> None:
+    model = make_model(name, in_channels=4, hidden=5, out_channels=3, layers=2)
+    config = settings(weight_decay=0.2, outer_decay=0.1)
+    inner, others = make_optimizer(config, model, list(model.parameters())).param_groups
+    assert (inner["weight_decay"], others["weight_decay"], others["lr"]) == (0.2, 0.1, config.lr)
+    named = {id(parameter): key for key, parameter in model.named_parameters()}
+    assert {named[id(parameter)] for parameter in others["params"]} == {
+        key for key in named.values() if key.startswith(tuple(f"{module}." for module in outer))
+    }
+    assert len(inner["params"]) + len(others["params"]) == len(named)
+
+
+def test_a_model_that_does_not_say_which_layers_are_outer_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"Expected Linear to have a method outer_parameters.*leave outer_decay out"):
+        make_optimizer(settings(outer_decay=0.0), model, list(model.parameters()))
 
 
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the model to have parameters to train \(got none in model 'gcn'\)"):
-        make_optimizer(settings(), [])
+        make_optimizer(settings(), nn.Identity(), [])
 
 
 def test_gradients_are_clipped(tmp_path: Path) -> None:
