@@ -273,7 +273,7 @@ def test_draws_move_with_their_batch() -> None:
 
 def test_general_convs_are_refused() -> None:
     data = corners()
-    with pytest.raises(ValueError, match=r"Expected a model of linear convs, .*GATConv 'convs.0'"):
+    with pytest.raises(ValueError, match=r"Expected a model of linear convs for AS-GCN.*GATConv 'convs.0'.*ladies"):
         made(data, "gat")
 
 

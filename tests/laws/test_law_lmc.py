@@ -451,7 +451,7 @@ def test_a_resumed_run_goes_on_bitwise(regroup: bool) -> None:  # noqa: FBT001
 
 def test_refusals() -> None:
     data = six_nodes()
-    with pytest.raises(ValueError, match=r"fixed weights .got GATConv 'convs.0'.*use the method gas or top"):
+    with pytest.raises(ValueError, match=r"for LMC.*got GATConv 'convs.0'.*use the method gas or top"):
         LMC(gnn.GAT(3, 4, 2, 2).double(), data, batches="random", ratio=0.5).prepare()
     model = gnn.GCN(3, 4, 2, 2).double()
     with pytest.raises(ValueError, match=r"Expected 'mix' to be in .0, 1. .got 1.5."):

@@ -322,7 +322,7 @@ def test_no_neighbours_at_all_are_refused() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(GraphFMIB, "GraphFM-IB"), (GraphFMOB, "GraphFM-OB")])
 def test_general_convs_are_refused(kind: type[Gas], name: str) -> None:
-    with pytest.raises(ValueError, match=f"linear convs for {name}.*got GATConv 'convs.0'.*use gas"):
+    with pytest.raises(ValueError, match=f"linear convs for {name}.*got GATConv 'convs.0'.*use the method gas"):
         kind(gnn.GAT(5, 6, num_layers=2).double(), communities()).prepare()
 
 

@@ -20,7 +20,7 @@ from topoff.aggregation import Operator
 from topoff.layered import Chosen, Floats, Ints, Layered, Neighbours
 from topoff.methods.fastgcn import messages_of, nodes_per_step, times_drawn, weights_of
 from topoff.methods.layerwise_sampling import SampledLayers
-from topoff.methods.minibatch import LossOf
+from topoff.methods.minibatch import LossOf, check_linear
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,7 @@ class Adapt(SampledLayers):
         Raises:
             ValueError: a conv is not linear.
         """
-        general = [conv for conv in self.plan.convs if conv.path == "general"]
-        if general:
-            raise ValueError(
-                f"Expected a model of linear convs, whose messages have fixed weights (got {general[0]}); "
-                f"take another method for this model, such as ladies."
-            )
+        check_linear(self.plan, method="AS-GCN", instead="ladies")
         super().begin()
         self.nodes_per_step = nodes_per_step(self.ratio, self.graph.num_nodes)
         self._shares = row_shares(self.neighbours)

@@ -45,8 +45,9 @@ from topoff.graph import Graph
 from topoff.histories import Histories
 from topoff.layered import Layered
 from topoff.methods.gas import Gas, Remembering, Surroundings, surroundings_of
+from topoff.methods.minibatch import check_linear
 from topoff.methods.ns import NeighbourSampling
-from topoff.plan import Plan, Structure, structure_of
+from topoff.plan import Structure, structure_of
 
 
 def check_mix(mix: float) -> float:
@@ -58,20 +59,6 @@ def check_mix(mix: float) -> float:
     if not 0 <= mix <= 1:
         raise ValueError(f"Expected mix to be between 0 and 1 (got {mix}); it is the share of the fresh value.")
     return mix
-
-
-def refuse_general(plan: Plan, *, method: str) -> None:
-    """Refuse a model with a conv whose aggregated messages cannot be taken out.
-
-    Raises:
-        ValueError: for a general conv.
-    """
-    for conv in plan.convs:
-        if conv.path == "general":
-            raise ValueError(
-                f"Expected a model of linear convs for {method}, such as GCN, SAGE or GIN (got {conv}): its messages "
-                f"are no fixed weights times rows; use gas."
-            )
 
 
 # ---- in-batch
@@ -113,7 +100,7 @@ class GraphFMIB(NeighbourSampling):
 
     def layers(self) -> AveragedMessages:
         """Return what stands in for the model's message passing, with empty averages."""
-        refuse_general(self.plan, method="GraphFM-IB")
+        check_linear(self.plan, method="GraphFM-IB", instead="gas")
         self.averaged = AveragedMessages(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
         return self.averaged
 
@@ -267,7 +254,7 @@ class GraphFMOB(Gas):
 
     def handler(self) -> FreshHalo:
         """Return what stands in for the model's message passing, with empty histories."""
-        refuse_general(self.plan, method="GraphFM-OB")
+        check_linear(self.plan, method="GraphFM-OB", instead="gas")
         return FreshHalo(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
 
     def begin(self) -> None:

@@ -35,7 +35,7 @@ from topoff.convs import Conv
 from topoff.graph import Graph
 from topoff.histories import Histories
 from topoff.methods.cluster import Cluster
-from topoff.methods.minibatch import LossOf
+from topoff.methods.minibatch import LossOf, check_linear
 from topoff.plan import Plan, Spot, Structure
 
 Ints = np.ndarray[Any, Any]
@@ -224,12 +224,7 @@ class LMC(Cluster):
         Raises:
             ValueError: where the model has a conv whose messages are not linear.
         """
-        general = [conv for conv in self.plan.convs if conv.path == "general"]
-        if general:
-            raise ValueError(
-                f"Expected every conv to weigh its neighbours' rows by fixed weights (got {general[0]}): LMC keeps "
-                f"gradients of such sums only; use the method gas or top for this model."
-            )
+        check_linear(self.plan, method="LMC", instead="gas or top")
         self.embeddings, self.gradients = Histories(self.graph.num_nodes), Histories(self.graph.num_nodes)
         self._around = Around(self.plan.convs, self.embeddings, self.gradients)
         self._inside = Inside(self.plan.convs, self.embeddings, self.gradients)

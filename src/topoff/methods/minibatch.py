@@ -78,6 +78,20 @@ def check_ratio(ratio: float) -> None:
         raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
 
 
+def check_linear(plan: Plan, *, method: str, instead: str) -> None:
+    """Refuse a model with a conv whose messages are not its neighbours' rows times fixed weights.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for conv in plan.convs:
+        if conv.path == "general":
+            raise ValueError(
+                f"Expected a model of linear convs for {method}, such as GCN, SAGE or GIN (got {conv}): its messages "
+                f"are no fixed weights times rows; use the method {instead} for this model."
+            )
+
+
 class MiniBatches(Learner):
     """Train in batches; a method says what a batch is, and where it differs, how the model runs on one.
 

@@ -15,6 +15,7 @@ from topoff.graph import Graph
 from topoff.histories import Histories
 from topoff.layered import Block
 from topoff.methods.layerwise_sampling import KnownFeatures, PrecomputedFirst
+from topoff.methods.minibatch import check_linear
 from topoff.methods.ns import NeighbourSampling
 from topoff.plan import Plan
 
@@ -48,12 +49,7 @@ class VarianceReduced(PrecomputedFirst, NeighbourSampling):
         Raises:
             ValueError: for convs of the general path.
         """
-        for conv in self.plan.convs:
-            if conv.path == "general":
-                raise ValueError(
-                    f"Expected convs whose messages are the neighbours' rows times fixed weights (got {conv}): control "
-                    f"variates need such an operator; use the method 'ns' or 'labor' for this model."
-                )
+        check_linear(self.plan, method="VR-GCN", instead="ns or labor")
         self.histories = Histories(self.graph.num_nodes)
         self.features = ControlVariates(self.plan, self.graph, histories=self.histories)
         return self.features
