@@ -41,7 +41,16 @@ MEASURED = "measured.json"  # of a run: its gradient error, and the load of the 
 PATIENCE = 3.0  # seconds that a process gets to end
 STOPPED = 143  # exit code of a process that was asked to stop
 OFTEN = 0.2  # seconds between two words about steps
-SHARED = ("dataset", "root", "split", "metric", "seed", "method", "epochs")  # else nothing could be compared
+SHARED = (
+    "dataset",
+    "root",
+    "split",
+    "row_normalize",
+    "metric",
+    "seed",
+    "method",
+    "epochs",
+)  # else nothing could be compared
 
 
 @dataclass(frozen=True)

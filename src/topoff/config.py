@@ -50,6 +50,7 @@ class Config:
     dataset: Annotated[str, "'wordnet', a PyG dataset's name, an .npz file or a folder of tables."]
     root: Annotated[str | None, "Folder of the raw files of PyG datasets."] = None
     split: Annotated[Natural, "Which of the dataset's splits."] = 0
+    row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
     seed: Annotated[Natural, "Seed of everything."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,27 @@ def open_run(path: str | Path) -> Trained:
 
 
 def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: bool = True) -> Data:
-    """Load the graph that settings name."""
+    """Load the graph that settings name, with the features that they ask for."""
     place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed}
-    return load(config.dataset, **place, encoding=encoding, labels=labels)
+    data = load(config.dataset, **place, encoding=encoding, labels=labels)
+    return row_normalised(data) if config.row_normalize else data
+
+
+def row_normalised(data: Data) -> Data:
+    """Return the graph with the features of every node divided by their sum; rows of zeros stay.
+
+    Raises:
+        ValueError: negative features.
+    """
+    if bool((data.x < 0).any()):
+        raise ValueError(
+            f"Expected features that are not negative for row_normalize (got {float(data.x.min()):.3g}), such as "
+            f"counts of words; leave it out."
+        )
+    sums = data.x.sum(dim=1, keepdim=True)
+    data = copy.copy(data)
+    data.x = data.x / sums.where(sums > 0, 1)
+    return data
 
 
 def class_names(data: Data, task: Task) -> list[str]:

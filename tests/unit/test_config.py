@@ -220,11 +220,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write graphs: two names, two folders, two splits."""
     root = tmp_path_factory.mktemp("graphs")
     (root / "b").mkdir()
-    for number, (folder, name) in enumerate([(root, "one"), (root, "two"), (root / "b", "one"), (root, "twosome")]):
+    files = [(root, "one"), (root, "two"), (root / "b", "one"), (root, "twosome"), (root, "counts")]
+    for number, (folder, name) in enumerate(files):
         data = communities(60, groups=3, seed=number, dtype=torch.float32)
         arrays = {key: data[key].numpy() for key in ("x", "edge_index", "y")}
         if name == "twosome":
             arrays["y"] = arrays["y"] % 2
+        if name == "counts":
+            arrays["x"] = np.floor(np.abs(5 * arrays["x"]))
         for key in ("train_mask", "val_mask", "test_mask"):
             mask = data[key].numpy()
             arrays[key] = np.stack([mask, np.roll(mask, 1)], axis=1)
@@ -351,6 +354,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "dataset": (graph, "two.npz", {}),
     "root": (graph, "b", {}),
     "split": (graph, 1, {}),
+    "row_normalize": (graph, True, {"dataset": "counts.npz"}),
     "seed": (weights, 1, FULL),
     "metric": (task, "accuracy", {"dataset": "twosome.npz"}),
     "method": (method, "full", {}),

@@ -115,6 +115,21 @@ def test_targets_keep_their_units(tmp_path: Path) -> None:
     assert run.classes == []
 
 
+def test_the_features_of_a_node_are_divided_by_their_sum(tmp_path: Path) -> None:
+    data = labelled()
+    data.x = (5 * data.x).abs().floor() + 1
+    data.x[3] = 0
+    _, run = trained(tmp_path, data, row_normalize=True)
+    graph = graph_of(run.config)  # as `topoff evaluate` and `predict` load it
+    assert torch.allclose(graph.x, data.x / data.x.sum(dim=1, keepdim=True).clamp(min=1))
+
+
+def test_negative_features_are_no_counts(tmp_path: Path) -> None:
+    file = graph_file(tmp_path / "graph.npz", labelled())
+    with pytest.raises(ValueError, match=r"Expected features that are not negative for row_normalize \(got -.*leave"):
+        graph_of(make_config({"dataset": str(file), "row_normalize": True}))
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="to be the folder of a run"):
         open_run(tmp_path)
