@@ -28,8 +28,8 @@ METHODS = get_args(MethodName)
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 MODELS = ("gcn", "sage")
-PLANETOID = "--epochs 200 --eval-every 10 --lr 0.01 --weight-decay 0.0005 --schedule cosine --norm none --no-residual"
-PLANETOID += " --layers 2 --dropout 0.5 --input-dropout 0.5"
+PLANETOID = "--row-normalize --epochs 200 --eval-every 2 --lr 0.01 --weight-decay 0.0005 --outer-decay 0"
+PLANETOID += " --clip 1 --batches metis --norm none --no-residual --layers 2 --dropout 0.5 --input-dropout 0.5"
 SCORES = {  # graph -> settings
     "Cora": f"{PLANETOID} --hidden 16 --ratio 0.25 --parts 40",
     "CiteSeer": f"{PLANETOID} --hidden 16 --ratio 0.3333 --parts 24",
@@ -37,6 +37,11 @@ SCORES = {  # graph -> settings
     "wordnet": "--epochs 10 --eval-every 5 --lr 0.01 --schedule cosine --layers 3 --hidden 128 --ratio 0.1",
 }
 LARGE_SEEDS = "0"  # of wordnet, where all methods take twenty minutes per seed
+REPORTED = {  # method -> published test accuracy on these splits, with GCN: Cora, CiteSeer, PubMed
+    "full": ("Kipf and Welling, 2017", (81.5, 70.3, 79.0)),
+    "gas": ("Fey et al., 2021", (82.3, 71.2, 79.2)),
+    "sgc": ("Wu et al., 2019", (81.0, 71.9, 78.9)),
+}
 PUBLISHED = {  # config of the package -> published test accuracy of GAS (GNNAutoScale, Table 2)
     "gcn-cora": 82.29,
     "gcn-citeseer": 71.18,
@@ -45,6 +50,7 @@ PUBLISHED = {  # config of the package -> published test accuracy of GAS (GNNAut
     "gcnii-citeseer": 73.89,
     "gcnii-pubmed": 80.19,
 }
+DEEP_SETTINGS = "--eval-every 5 --patience 20"  # of GCNII: 100 epochs without a better score end a run
 DEPTHS = range(2, 8)
 DEEP = ("full", "cluster", "gas", "ns", "labor", "top")
 DEPTH = "--model sage --hidden 128 --epochs 1 --norm none --no-residual --ratio 0.02 --dropout 0"
@@ -95,20 +101,23 @@ def scores(out: Path, root: str, *, workers: int, seeds: str) -> None:
 
     small = [graph for graph in SCORES if graph != "wordnet"]
     with ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(trained, g, model, m) for model in MODELS for g in small for m in METHODS]
-        waiting += [pool.submit(compared, "wordnet", model) for model in MODELS]
+        waiting = []
+        for model in MODELS:
+            waiting += [pool.submit(trained, graph, model, method) for graph in small for method in METHODS]
+            waiting += [pool.submit(compared, "wordnet", model)]
         for future in waiting:
             future.result()
 
 
 def published(out: Path, root: str, *, workers: int, seeds: str) -> None:
-    """Train GAS, TOP and full batch with the published settings."""
+    """Train GAS, TOP and full batch with the published settings, GCNII with patience as its authors do."""
 
     def one(case: tuple[str, str]) -> None:
         config, method = case
         name = f"published-{config}-{method}"
         command = (
-            f"train --config {config} --root {root} --method {method} --seeds {seeds} --out {out / name} --overwrite"
+            f"train --config {config} --root {root} --method {method} {DEEP_SETTINGS if 'gcnii' in config else ''} "
+            f"--seeds {seeds} --out {out / name} --overwrite"
         )
         if not (out / f"{name}.json").is_file():
             keep(out, name, topoff(command, log=out / f"{name}.log"), command=command)
@@ -321,7 +330,7 @@ def main() -> None:
     parser.add_argument("--root", default="data", help="folder of the raw files")
     parser.add_argument("--out", type=Path, default=Path("runs/methods"), help="folder of the runs")
     parser.add_argument("--workers", type=int, default=2, help="runs side by side, one thread each")
-    parser.add_argument("--seeds", default="0-2", help="of scores and published settings")
+    parser.add_argument("--seeds", default="0-1", help="of scores and published settings")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.part == "scores":
