@@ -150,14 +150,11 @@ class Gas(Cluster):
             self.fill()
 
     def fill(self) -> None:
-        """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
-        covers = self.sets.covers
-        batches = list(self.cover()) if covers else [self.cut(nodes) for nodes in self.sets.cover()]
+        """Make the histories of all nodes exact for the current weights: one forward whose batch is the graph."""
         self._compensated.filling = True
         try:
             with evaluating(self.model):
-                for batch in batches * self.plan.depth:
-                    self.forward(self.placed(batch))
+                self.forward(self.placed(self.cut(torch.arange(self.graph.num_nodes))))
         finally:
             self._compensated.filling = False
 
