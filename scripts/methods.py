@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -196,6 +197,8 @@ def page(records: dict[str, Any]) -> str:
         "",
         *_missing(records),
         *_scores_section(records),
+        *_reported_section(records),
+        *_beside_section(records),
         *_published_section(records),
         *_depth_section(records),
         *_speed_section(records),
@@ -219,15 +222,21 @@ def _missing(records: dict[str, Any]) -> list[str]:
     return [f"**Not complete: {len(missing)} of {len(wanted)} runs are missing** ({', '.join(kinds)}).", ""]
 
 
-def _scores_section(records: dict[str, Any]) -> list[str]:
+def _tables(records: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the rows of all methods by graph and model."""
     tables: dict[tuple[str, str], dict[str, Any]] = {}
-    for graph, model in [(graph, model) for graph in SCORES for model in MODELS]:
+    for graph, model in [(graph, model) for model in MODELS for graph in SCORES]:
         found = records.get(f"scores-{graph}-{model}", {}).get("found", {}).get("methods", {})
         for method in METHODS:
             if f"score-{graph}-{model}-{method}" in records:
                 found[method] = records[f"score-{graph}-{model}-{method}"]["found"]
         if found:
             tables[graph, model] = found
+    return tables
+
+
+def _scores_section(records: dict[str, Any]) -> list[str]:
+    tables = _tables(records)
     columns = list(tables)
     if not columns:
         return []
@@ -243,6 +252,53 @@ def _scores_section(records: dict[str, Any]) -> list[str]:
     told = {(name, row["error"]) for table in tables.values() for name, row in table.items() if row.get("error")}
     lines += [f"- {name}: {reason}" for name, reason in sorted(told)] or ["- none"]
     return [*lines, "", *_errors(records)]
+
+
+def _mean(row: dict[str, Any], name: str) -> float | None:
+    """Return a figure of a row, its mean over the seeds."""
+    value = row.get(name)
+    found: float | None = value["mean"] if isinstance(value, dict) else value
+    return found
+
+
+def _reported_section(records: dict[str, Any]) -> list[str]:
+    """Return what papers report on the same splits beside what was measured."""
+    tables, graphs = _tables(records), ("Cora", "CiteSeer", "PubMed")
+    lines = ["| method | reported by | " + " | ".join(f"{graph}: reported, here" for graph in graphs) + " |"]
+    lines += ["|---" * (len(graphs) + 2) + "|"]
+    for method, (source, scores) in REPORTED.items():
+        here = [percent(tables.get((graph, "gcn"), {}).get(method)) for graph in graphs]
+        cells = [f"{score}, {found}" for score, found in zip(scores, here, strict=True)]
+        lines.append(f"| {method} | {source} | " + " | ".join(cells) + " |")
+    head = "Scores that papers report on the same graphs and splits, with GCN (sgc: its own model and settings there):"
+    return [head, "", *lines, ""]
+
+
+def _beside_section(records: dict[str, Any]) -> list[str]:
+    """Return TOP beside the best and the fastest of the others, graph by graph."""
+    tables = _tables(records)
+    rows = []
+    for (graph, model), table in tables.items():
+        scored = {name: score for name, row in table.items() if (score := _mean(row, "test")) is not None}
+        timed = {name: took for name, row in table.items() if (took := _mean(row, "epoch_seconds")) is not None}
+        top, seconds = scored.pop("top", None), timed.pop("top", None)
+        batched = {name: took for name, took in timed.items() if name not in ("full", "sgc", "sign")}
+        if top is None or seconds is None or not scored or not batched:
+            continue
+        best, quick = max(scored, key=scored.__getitem__), min(batched, key=batched.__getitem__)
+        rank = 1 + sum(score > top for score in scored.values())
+        rows.append(
+            f"| {graph}, {model} | {100 * top:.2f} | {rank} of {len(scored) + 1} | {best} {100 * scored[best]:.2f} | "
+            f"{100 * (top - scored[best]):+.2f} | {seconds / timed[best]:.2f} | {quick} {seconds / timed[quick]:.2f} |"
+        )
+    if not rows:
+        return []
+    head = "| graph, model | top | rank | best other | difference | epoch: top / best other | epoch: top / fastest |"
+    notes = [
+        "Points of test accuracy; times of an epoch, refresh included, as ratios: above 1 TOP is slower. The fastest "
+        "is that of the methods that train the model in batches (not full, sgc, sign). Runs ran side by side."
+    ]
+    return ["## TOP beside the best of the others", "", head, "|---" * 7 + "|", *rows, "", *notes, ""]
 
 
 def _errors(records: dict[str, Any]) -> list[str]:
@@ -293,7 +349,26 @@ def _depth_section(records: dict[str, Any]) -> list[str]:
     for method in DEEP:
         row = [cells[method, d] for d in DEPTHS]
         lines.append(f"| {method} | " + " | ".join(f"{r['train_peak_rss_mb']:.0f}" if r else "" for r in row) + " |")
-    return [*lines, ""]
+    draw_depth({(m, d): found["train_peak_rss_mb"] for (m, d), found in cells.items() if found})
+    return [*lines, "", "![Memory against depth](depth.svg)", ""]
+
+
+def draw_depth(memory: dict[tuple[str, int], float]) -> None:
+    """Draw the memory of every method and depth, in MiB, into docs/results/depth.svg."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "depth"  # the same file for the same figures
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    for method in DEEP:
+        depths = [d for d in DEPTHS if (method, d) in memory]
+        axes.plot(depths, [memory[method, d] for d in depths], marker="o", markersize=3, label=method)
+    axes.set(xlabel="layers", ylabel="peak memory of training, MiB", ylim=(0, None))
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(RESULTS / "depth.svg", metadata={"Date": None})
 
 
 def _speed_section(records: dict[str, Any]) -> list[str]:
@@ -317,8 +392,13 @@ def _speed_section(records: dict[str, Any]) -> list[str]:
 
 
 def _commands_section(records: dict[str, Any]) -> list[str]:
-    lines = ["## Commands", ""]
-    return lines + [f"- {record['date']}: `{record['command']}`" for record in records.values()]
+    """Return the commands, those that differ by method or depth alone once."""
+    dates: dict[str, set[str]] = {}
+    for record in records.values():
+        command = re.sub(r"--method \S+", "--method METHOD", _without_paths(record["command"]))
+        command = re.sub(r"(train wordnet .*--layers) \d+", r"\1 DEPTH", command)
+        dates.setdefault(command, set()).add(record["date"])
+    return ["## Commands", "", *[f"- {', '.join(sorted(when))}: `{command}`" for command, when in dates.items()]]
 
 
 def main() -> None:
