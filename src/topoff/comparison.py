@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader
 
-from topoff.comparing import MEASURED, Failure, makes_batches, own_model
 from topoff.config import parse_config
+from topoff.jobs import MEASURED, Failure, makes_batches, own_model
 from topoff.metrics import LOWER_IS_BETTER
 from topoff.plots import MethodCurve, draw_comparison, look_of
 from topoff.recorded import Seed, finite, read_run

@@ -17,8 +17,8 @@ import pytest
 
 from topoff import cli
 from topoff.cli.comparing_display import Board
-from topoff.comparing import Job
 from topoff.config import make_config
+from topoff.jobs import Job
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TINY = ["--layers", "2", "--hidden", "8", "--epochs", "2", "--batches", "random", "--ratio", "0.25", "--rank", "4"]

@@ -19,6 +19,7 @@ ORDER = [
     "plots",
     "recorded",
     "comparing",
+    "jobs",
     "gradients",
     "results",
     "predicting",

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from graphs import communities
 from runs import MACHINE, make_metrics, make_result, write_json
 from topoff import comparing, comparison
-from topoff.comparing import Failure, Job, Watcher, config_of, parse_methods, prepare_folder, split_settings, train_seed
+from topoff.comparing import train_seed
 from topoff.comparison import (
     COLUMNS,
     Finished,
@@ -32,6 +32,7 @@ from topoff.comparison import (
 )
 from topoff.config import make_config, write_toml
 from topoff.gradients import epoch_gradient, free_memory, gradient_error, measure_gradient
+from topoff.jobs import Failure, Job, Watcher, config_of, parse_methods, prepare_folder, split_settings
 from topoff.methods import METHODS
 from topoff.recorded import Seed
 from topoff.report import NOTHING

@@ -21,7 +21,7 @@ import typer
 from topoff.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
 
 if TYPE_CHECKING:
-    from topoff.comparing import Job
+    from topoff.jobs import Job
 
 EXAMPLES = """Examples:
 
@@ -74,7 +74,7 @@ def compare(
         raise ValueError(f"Expected the methods to be compared as --methods (got --method {method}); add the s.")
     if target is not None and not math.isfinite(target):
         raise ValueError(f"Expected --target to be a score, such as 0.75 (got {target}).")
-    from topoff.comparing import config_of, parse_methods, split_settings
+    from topoff.jobs import config_of, parse_methods, split_settings
 
     names = parse_methods(methods)
     shared, own = split_settings(parse_settings(setting or []), names)
@@ -113,8 +113,9 @@ class Comparison:
     ) -> dict[str, Any]:
         """Return the table."""
         from topoff.cli.comparing_display import Board, print_table
-        from topoff.comparing import Job, train_all
+        from topoff.comparing import train_all
         from topoff.comparison import TABLE, make_table, write_page, write_summaries
+        from topoff.jobs import Job
         from topoff.runs import RunFolder
 
         jobs = [
@@ -143,8 +144,8 @@ class Comparison:
         Raises:
             FileExistsError: the folder holds something else than a comparison.
         """
-        from topoff.comparing import prepare_folder
         from topoff.comparison import SETTINGS
+        from topoff.jobs import prepare_folder
         from topoff.runs import RunFolder
 
         new = not (self.top / SETTINGS).is_file()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from topoff.cli.display import duration, percent
-from topoff.comparing import Failure, Job, Watcher
 from topoff.comparison import COLUMNS, Column, best_of, cell, marked, written
+from topoff.jobs import Failure, Job, Watcher
 from topoff.runs import RunFolder
 
 PARTS = ((13,), (6, 7), (3, 5, 5), (3, 3, 2, 2, 3))  # columns of each part of the table, for narrower terminals
