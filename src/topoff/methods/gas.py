@@ -150,11 +150,14 @@ class Gas(Cluster):
             self.fill()
 
     def fill(self) -> None:
-        """Make the histories of all nodes exact for the current weights: one forward whose batch is the graph."""
+        """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
+        covers = self.sets.covers
+        batches = list(self.cover()) if covers else [self.cut(nodes) for nodes in self.sets.cover()]
         self._compensated.filling = True
         try:
             with evaluating(self.model):
-                self.forward(self.placed(self.cut(torch.arange(self.graph.num_nodes))))
+                for batch in batches * self.plan.depth:
+                    self.forward(self.placed(batch))
         finally:
             self._compensated.filling = False
 
