@@ -29,7 +29,7 @@ METHODS = get_args(MethodName)
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 MODELS = ("gcn", "sage")
-PLANETOID = "--row-normalize --epochs 200 --eval-every 2 --lr 0.01 --weight-decay 0.0005 --outer-decay 0"
+PLANETOID = "--row-normalize --epochs 200 --eval-every 5 --lr 0.01 --weight-decay 0.0005 --outer-decay 0"
 PLANETOID += " --clip 1 --batches metis --norm none --no-residual --layers 2 --dropout 0.5 --input-dropout 0.5"
 SCORES = {  # graph -> settings
     "Cora": f"{PLANETOID} --hidden 16 --ratio 0.25 --parts 40",
@@ -82,8 +82,9 @@ def keep(out: Path, name: str, found: Any, *, command: str) -> None:
         (out / f"{name}.json").write_text(json.dumps(record | {"found": found}))
 
 
-def scores(out: Path, root: str, *, workers: int, seeds: str) -> None:
+def scores(out: Path, root: str, *, workers: int, seeds: str, only: str | None) -> None:
     """Compare all methods on every graph with every model; on small graphs, all seeds of a method in one process."""
+    wanted = [(graph, model) for model in MODELS for graph in SCORES if only in (None, f"{graph}-{model}")]
 
     def compared(graph: str, model: str) -> None:
         name = f"scores-{graph}-{model}"
@@ -100,12 +101,13 @@ def scores(out: Path, root: str, *, workers: int, seeds: str) -> None:
             reason = {"error": (log.read_text().splitlines() or ["no reason"])[-1]}
             keep(out, name, reason if found is None else found, command=command)
 
-    small = [graph for graph in SCORES if graph != "wordnet"]
     with ThreadPoolExecutor(workers) as pool:
         waiting = []
-        for model in MODELS:
-            waiting += [pool.submit(trained, graph, model, method) for graph in small for method in METHODS]
-            waiting += [pool.submit(compared, "wordnet", model)]
+        for graph, model in wanted:
+            if graph == "wordnet":
+                waiting += [pool.submit(compared, graph, model)]
+            else:
+                waiting += [pool.submit(trained, graph, model, method) for method in METHODS]
         for future in waiting:
             future.result()
 
@@ -241,9 +243,9 @@ def _scores_section(records: dict[str, Any]) -> list[str]:
     if not columns:
         return []
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
-    runs = {str(records[name]["found"].get("seeds") or 0) for name in records if name.startswith("score-")}
-    lines = ["## Scores", "", f"Seeds: {', '.join(sorted(runs))}. Failed runs are named below.", ""]
-    lines += ["| method | " + " | ".join(f"{graph}, {model}" for graph, model in columns) + " |"]
+    runs = {column: max(len(row.get("seeds") or [0]) for row in tables[column].values()) for column in columns}
+    lines = ["## Scores", "", "With the number of seeds; failed runs are named below.", ""]
+    lines += ["| method | " + " | ".join(f"{graph}, {model} ({runs[graph, model]})" for graph, model in columns) + " |"]
     lines += ["|---" * (len(columns) + 1) + "|"]
     for name in names:
         lines.append(f"| {name} | " + " | ".join(percent(tables[column].get(name)) for column in columns) + " |")
@@ -409,10 +411,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/methods"), help="folder of the runs")
     parser.add_argument("--workers", type=int, default=2, help="runs side by side, one thread each")
     parser.add_argument("--seeds", default="0-1", help="of scores and published settings")
+    parser.add_argument("--only", metavar="GRAPH-MODEL", help="of scores, such as Cora-gcn")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.part == "scores":
-        scores(args.out, args.root, workers=args.workers, seeds=args.seeds)
+        scores(args.out, args.root, workers=args.workers, seeds=args.seeds, only=args.only)
     elif args.part == "published":
         published(args.out, args.root, workers=args.workers, seeds=args.seeds)
     elif args.part == "depth":
