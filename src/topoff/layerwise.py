@@ -34,6 +34,8 @@ from topoff.graph import Graph, Neighbourhood
 
 # Told the (n, d) rows that a conv reads, with the number of the propagation inside the conv; raw features are left out.
 Collect = Callable[[Conv, int, Tensor], None]
+# Told the same rows by their place in the forward, "conv/call/hop", as `Compensated` names it.
+Remember = Callable[[str, Tensor], None]
 
 
 def exact(
@@ -43,6 +45,7 @@ def exact(
     *,
     call: Call | None = None,
     collect: Collect | None = None,
+    remember: Remember | None = None,
 ) -> Tensor:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
@@ -52,6 +55,7 @@ def exact(
         batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         collect: told the (n, d) input of every conv (see `Collect`).
+        remember: the same, by place (see `Remember`).
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
@@ -61,7 +65,7 @@ def exact(
     run = caller(model, call)
     with evaluating(model):
         parameter = next(model.parameters(), graph.data.x)
-        lockstep = _Lockstep(graph, batches, collect, device=parameter.device)
+        lockstep = _Lockstep(graph, batches, collect, remember, device=parameter.device)
         with Interception(convs, lockstep):
             return lockstep.run(lambda batch: run(model, batch))
 
@@ -69,10 +73,18 @@ def exact(
 class _Lockstep:
     """Run one forward per batch, all in step; a `Handler` for the convs of each."""
 
-    def __init__(self, graph: Graph, batches: Sequence[Data], collect: Collect | None, *, device: torch.device) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        batches: Sequence[Data],
+        collect: Collect | None,
+        remember: Remember | None,
+        *,
+        device: torch.device,
+    ) -> None:
         self.graph = graph
         self.batches = [_Batch(graph, batch, device=device) for batch in batches]
-        self.collect = collect
+        self.collect, self.remember = collect, remember
         self.now = self.batches[0]  # the batch that is awake
 
     def run(self, forward: Callable[[Data], Any]) -> Tensor:
@@ -105,6 +117,8 @@ class _Lockstep:
         whole = self._gather([rows for _, _, rows in handed])
         if self.collect and hop is not None:
             self.collect(conv, hop, whole)
+        if self.remember and hop is not None:
+            self.remember(f"{conv.name}/{self.now.calls[conv.name] - 1}/{hop}", whole)
         for batch in self.batches:
             batch.shared = whole
 
@@ -128,13 +142,15 @@ class _Lockstep:
         """Run a conv of the batch that is awake on true halo rows."""
         batch = self.now
         batch.hop = 0
+        batch.calls[conv.name] = batch.calls.get(conv.name, 0) + 1
         if conv.path == "general":
             around = batch.neighbourhood(conv.module.flow)
             rows = extended(conv, batch.data, around, lambda h: batch.exchange(conv, h)[around.halo])
             return rows.run(forward, args, kwargs)
         batch.operator = conv.operators[edge_values_of(conv, batch.data, args, kwargs)]
         given = without_edges(conv, args, kwargs)
-        batch.propagated = bool(self.collect and conv.transforms_first and given["x"] is not batch.data.x)
+        told = self.collect or self.remember
+        batch.propagated = bool(told and conv.transforms_first and given["x"] is not batch.data.x)
         if batch.propagated:  # (A H) W = A (H W): what is collected is propagated at once
             given["x"] = batch.rows(batch.operator) @ batch.exchange(conv, given["x"])
         return forward(**given)
@@ -164,6 +180,7 @@ class _Batch:
         self.operator: Operator | None = None  # of the linear conv that is running
         self.propagated = False  # that conv was given its propagated input
         self.hop = 0  # propagations of that conv so far
+        self.calls: dict[str, int] = {}  # of every conv so far
         self._rows: dict[Operator, Sparse] = {}
         self._around: dict[str, Neighbourhood] = {}
         self.runner: _Runner

@@ -89,6 +89,7 @@ def write_result(training: Training, *, command: str) -> dict[str, Any]:
     if training.best_weights:
         model.load_state_dict(training.best_weights)
     folder.save_model(model.state_dict())
+    training.parts.method.freeze()  # what training left is still to be measured
     out, _ = training.parts.method.exact()
     folder.write("details.json", details_of(training, out.cpu()))
     folder.write("result.json", result)

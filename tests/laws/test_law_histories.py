@@ -277,9 +277,31 @@ def test_eval_mode_pushes_nothing(kind: type[Gas]) -> None:
     generator = torch.get_rng_state()
     method.outputs()
     method.sample(1)
+    method.freeze()
     method.exact()
     assert torch.equal(generator, torch.get_rng_state())
     assert all(torch.equal(table, before[place]) for place, table in method.weights().items())
+
+
+LINEAR = ["gcn", "sage_mean", "gin", "gcn2", "appnp", "tag", "shared_linear", "pyg_gcn"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Gas, "gat"), *((kind, name) for kind in (Gas, GraphFMOB) for name in LINEAR)]
+)
+def test_an_exact_evaluation_makes_the_histories_exact(kind: type[Gas], name: str) -> None:
+    data = graph()
+    method = prepared(kind, make(name, data), data)
+    one_pass(method)
+    for table in method.weights().values():
+        table.normal_()
+    out, refreshed = method.exact()
+    assert refreshed == bool(method.weights())
+    if kind is GraphFMOB:
+        method._compensated.mix = 0.0  # the histories as they are
+    seen, truth = method.outputs(), zoo.full_batch(copy.deepcopy(method.model).eval(), data)
+    zoo.assert_near(out, truth, tolerance=1e-10)
+    zoo.assert_near(seen, truth, tolerance=1e-10)
 
 
 # GraphFM-IB

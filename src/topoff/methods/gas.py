@@ -7,12 +7,12 @@ model has propagations that need histories.
 
 Any model that topoff can batch will do. As in the authors' code, a conv that reads the raw features knows its halo;
 histories hold embeddings before dropout, pulled rows are dropped out like the batch's own, histories are filled before
-the first epoch, and batches without training nodes are skipped, so that their rows stay as old as that (with
-`train_only`, those of all other nodes).
+the first epoch and again by every exact evaluation, whose time then counts as training, and batches without training
+nodes are skipped, so that their rows stay as old as that (with `train_only`, those of all other nodes).
 
-What differs: the authors fill the histories again at every evaluation, here evaluations change nothing; halo features
-are not dropped out with the batch's; a first conv behind a linear layer (GCNII) has a history, where the authors run
-that layer on the halo; their regularisation for Lipschitz continuity is left out; tables live on the model's device.
+What differs: halo features are not dropped out with the batch's; a first conv behind a linear layer (GCNII) has a
+history, where the authors run that layer on the halo; their regularisation for Lipschitz continuity is left out; tables
+live on the model's device.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from topoff.compensated import Compensated, Supplement
 from topoff.convs import Conv, evaluating
 from topoff.dropout import DropoutNotes
 from topoff.histories import Histories
+from topoff.layerwise import exact
 from topoff.methods.cluster import Cluster
 from topoff.plan import Structure, structure_of
 
@@ -129,7 +130,7 @@ class Gas(Cluster):
 
     def __init__(self, model: nn.Module, data: Data, *, filled: bool = True, **settings: Any) -> None:
         super().__init__(model, data, **settings)
-        self.filled = filled  # whether `prepare` fills the histories
+        self.filled, self.frozen = filled, False  # whether `prepare` fills the histories, evaluations leave them
 
     def handler(self) -> Remembering:
         """Return what stands in for the model's message passing, with empty histories."""
@@ -160,6 +161,21 @@ class Gas(Cluster):
                     self.forward(self.placed(batch))
         finally:
             self._compensated.filling = False
+
+    def exact(self) -> tuple[Tensor, bool]:
+        """Return the exact outputs of all nodes; the histories become exact with them, as in the authors' code."""
+        tables = {} if self.frozen else self._compensated.histories.tables
+
+        def remember(place: str, rows: Tensor) -> None:
+            """Write the rows of all nodes into the table of a place; GraphFM names what a conv reads without a hop."""
+            for name in {place, place.removesuffix("/0")} & tables.keys():
+                tables[name].copy_(rows)
+
+        return exact(self.model, self.graph, self.pieces(), remember=remember), bool(tables)
+
+    def freeze(self) -> None:
+        """Leave the histories as training left them."""
+        self.frozen = True
 
     def weights(self) -> dict[str, Tensor]:
         """Return the histories by place, (n, d) each."""

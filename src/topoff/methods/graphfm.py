@@ -22,7 +22,7 @@ own equation numbers were not. Linear convs only, whose messages are rows times 
 message cannot be told apart. Differences: A[C,B] is the operator's own, where the authors take A[B,C] transposed, the
 same for GCN; a residual connection around a conv adds the halo's fresh row, where theirs adds nothing; averages start
 at zero at every layer, where theirs start at the features at the first. OB's histories are filled before the first
-epoch, as GAS's are.
+epoch and by evaluations, as GAS's are.
 """
 
 from __future__ import annotations

@@ -188,9 +188,12 @@ class MiniBatches(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; nothing is refreshed."""
+        return exact(self.model, self.graph, self.pieces()), False
+
+    def pieces(self) -> list[Data]:
+        """Cut the whole graph into pieces for exact inference."""
         count = min(len(self), max(1, self.graph.num_nodes // PIECE))
-        pieces = torch.arange(self.graph.num_nodes).tensor_split(count)
-        return exact(self.model, self.graph, [self.graph.induced(piece) for piece in pieces]), False
+        return [self.graph.induced(nodes) for nodes in torch.arange(self.graph.num_nodes).tensor_split(count)]
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the targets of one batch of the current epoch and their outputs, in eval mode."""
