@@ -304,7 +304,8 @@ def _beside_section(records: dict[str, Any]) -> list[str]:
     head = "| graph, model | top | rank | best other | difference | epoch: top / best other | epoch: top / fastest |"
     notes = [
         "Points of test accuracy; times of an epoch, refresh included, as ratios: above 1 TOP is slower. The fastest "
-        "is that of the methods that train the model in batches (not full, sgc, sign). Runs ran side by side. With one or two seeds, differences below a point mean nothing."
+        "is that of the methods that train the model in batches (not full, sgc, sign). Runs ran side by side. "
+        "With one or two seeds, differences below a point mean nothing."
     ]
     return ["## TOP beside the best of the others", "", head, "|---" * 7 + "|", *rows, "", *notes, ""]
 
