@@ -54,7 +54,7 @@ PUBLISHED = {  # config of the package -> published test accuracy of GAS (GNNAut
     "gcnii-citeseer": 73.89,
     "gcnii-pubmed": 80.19,
 }
-DEEP_SETTINGS = "--eval-every 2 --patience 50"  # of GCNII: 100 epochs without a better score end a run
+DEEP_SETTINGS = "--eval-every 2 --patience 100"  # of GCNII: 200 epochs without a better score end a run
 DEPTHS = range(2, 8)
 DEEP = ("full", "cluster", "gas", "ns", "labor", "top")
 DEPTH = "--model sage --hidden 128 --epochs 1 --norm none --no-residual --ratio 0.02 --dropout 0"
