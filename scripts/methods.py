@@ -165,6 +165,8 @@ def read(out: Path) -> dict[str, Any]:
         record = json.loads(path.read_text())
         for row in record["found"].get("methods", {}).values():
             row.pop("curve", None)
+        for name in ("out", "command"):  # the record has them, without the folders of this machine
+            record["found"].pop(name, None)
         if path.stem.startswith(("published", "depth", "score-")):
             names = ("test", "val", "epoch_seconds", "peak_rss_mb", "train_peak_rss_mb", "epochs", "seeds", "error")
             record["found"] = {name: record["found"].get(name) for name in names}
