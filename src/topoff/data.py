@@ -1,5 +1,6 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,6 +173,24 @@ def check_graph(data: Data) -> Data:
     if data.get("edge_attr") is not None:
         out.edge_attr = _check_edge_values("edge_attr", data.edge_attr, out.edge_index.size(1))
     return out
+
+
+def row_normalised(data: Data) -> Data:
+    """Return the graph with the features of every node divided by their sum; rows of zeros stay.
+
+    Raises:
+        ValueError: negative features.
+
+    >>> row_normalised(Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))).x
+    tensor([[0.2500, 0.7500],
+            [0.0000, 0.0000]])
+    """
+    if bool((data.x < 0).any()):
+        least = f"{float(data.x.min()):.3g}"
+        _refuse("features that are not negative for row_normalize", least, "give counts, or leave it out")
+    data, sums = copy.copy(data), data.x.sum(dim=1, keepdim=True)
+    data.x = data.x / sums.where(sums > 0, 1)
+    return data
 
 
 # ---- the checks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch_geometric.data import Data
 from topoff.assembling import device_of, model_for
 from topoff.choosing import choose
 from topoff.config import Config, make_config, parse_config
-from topoff.data import load
+from topoff.data import load, row_normalised
 from topoff.invariance import RelativeError
 from topoff.memory import peak_memory
 from topoff.runs import RunFolder
@@ -64,23 +63,6 @@ def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: 
     place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed}
     data = load(config.dataset, **place, encoding=encoding, labels=labels)
     return row_normalised(data) if config.row_normalize else data
-
-
-def row_normalised(data: Data) -> Data:
-    """Return the graph with the features of every node divided by their sum; rows of zeros stay.
-
-    Raises:
-        ValueError: negative features.
-    """
-    if bool((data.x < 0).any()):
-        raise ValueError(
-            f"Expected features that are not negative for row_normalize (got {float(data.x.min()):.3g}), such as "
-            f"counts of words; leave it out."
-        )
-    sums = data.x.sum(dim=1, keepdim=True)
-    data = copy.copy(data)
-    data.x = data.x / sums.where(sums > 0, 1)
-    return data
 
 
 def class_names(data: Data, task: Task) -> list[str]:
