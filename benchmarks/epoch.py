@@ -30,7 +30,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from topoff.memory import keep_freed_memory, peak_memory, readable
+from topoff.machine.memory import keep_freed_memory, peak_memory, readable
 
 CASES = {
     "pyg": "plain PyG, full batch, as users run it",
@@ -114,7 +114,7 @@ def run_case(name: str, graph: str, args: argparse.Namespace) -> Measured:
     import torch
 
     from topoff import TOP, NodeSets, load
-    from topoff.models import GCN
+    from topoff.models.networks import GCN
 
     torch.manual_seed(0)
     data = load(graph)

@@ -15,7 +15,7 @@ import sys
 if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
     sys.path.pop(0)  # or this file's name hides the standard library's `operator`
 
-from topoff.memory import keep_freed_memory
+from topoff.machine.memory import keep_freed_memory
 
 keep_freed_memory()
 
@@ -36,7 +36,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from topoff.aggregation import Operator, aggregation
+from topoff.graph.operators import Operator, aggregation
 
 OURS = "topoff"
 WANTED = {"PyG MessagePassing": 4.0, "PyG EdgeIndex.matmul": 2.0}  # how many times faster we must be

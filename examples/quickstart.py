@@ -5,7 +5,7 @@ python examples/quickstart.py --epochs 5       a first look
 """
 
 # ruff: noqa: E402
-from topoff.memory import keep_freed_memory, peak_memory, readable
+from topoff.machine.memory import keep_freed_memory, peak_memory, readable
 
 keep_freed_memory()  # before torch allocates anything: large operations on the CPU become several times faster
 

@@ -13,7 +13,7 @@ docs/results/accuracy.md is made from it.
 """
 
 # ruff: noqa: E402
-from topoff.memory import keep_freed_memory
+from topoff.machine.memory import keep_freed_memory
 
 keep_freed_memory()
 
@@ -40,8 +40,8 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from topoff import TOP, load
-from topoff.loader import whole_graph
-from topoff.models import GCN
+from topoff.compensation.loader import whole_graph
+from topoff.models.networks import GCN
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 PACKAGES = ("topoff", "torch", "torch_geometric", "numpy", "scipy", "kaminpar")

@@ -28,10 +28,10 @@ from torch_geometric.data import Data
 
 from accuracy import RESULTS, Run, Setting, make_model, provenance
 from topoff import TOP, NodeSets, load
-from topoff.convs import evaluating
-from topoff.embeddings import reinitialised
-from topoff.invariance import output_error
-from topoff.loader import whole_graph
+from topoff.compensation.embeddings import reinitialised
+from topoff.compensation.fidelity import output_error
+from topoff.compensation.loader import whole_graph
+from topoff.forward.call import evaluating
 
 AGE = 20  # epochs between the weights of the refreshed basis and those that are measured
 CURVES = {  # name: label, colour, marker

@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
-from topoff.config import MethodName
+from topoff.training.config import MethodName
 
 METHODS = get_args(MethodName)
 ROOT = Path(__file__).resolve().parents[1]

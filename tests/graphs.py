@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.batching import NodeSets
+from topoff.batching.node_sets import NodeSets
 
 SQUARE = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])  # directed ring
 

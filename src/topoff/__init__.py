@@ -8,30 +8,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topoff.batching import NodeSets, partition
-    from topoff.compensated import compensating
-    from topoff.data import load
-    from topoff.estimator import Compensator
-    from topoff.invariance import Fidelity
-    from topoff.loader import Loader
-    from topoff.top import TOP, predict
+    from topoff.batching.node_sets import NodeSets
+    from topoff.batching.partition import partition
+    from topoff.compensation.compensated import compensating
+    from topoff.compensation.estimator import Compensator
+    from topoff.compensation.fidelity import Fidelity
+    from topoff.compensation.loader import Loader
+    from topoff.compensation.top import TOP, predict
+    from topoff.data.load import load
 
 __version__ = "0.1.0"
 __all__ = ["TOP", "Compensator", "Fidelity", "Loader", "NodeSets", "compensating", "load", "partition", "predict"]
 
 _ROOMS = {
-    "batching": ("NodeSets", "partition"),
-    "compensated": ("compensating",),
-    "data": ("load",),
-    "estimator": ("Compensator",),
-    "invariance": ("Fidelity",),
-    "loader": ("Loader",),
-    "top": ("TOP", "predict"),
+    "TOP": "compensation.top",
+    "Compensator": "compensation.estimator",
+    "Fidelity": "compensation.fidelity",
+    "Loader": "compensation.loader",
+    "NodeSets": "batching.node_sets",
+    "compensating": "compensation.compensated",
+    "load": "data.load",
+    "partition": "batching.partition",
+    "predict": "compensation.top",
 }
 
 
 def __getattr__(name: str) -> Any:
-    for room, names in _ROOMS.items():
-        if name in names:
-            return getattr(import_module(f"topoff.{room}"), name)
+    if name in _ROOMS:
+        return getattr(import_module(f"topoff.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'topoff' has no attribute '{name}'")

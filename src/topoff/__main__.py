@@ -1,5 +1,5 @@
 """Run the command line: `python -m topoff`."""
 
-from topoff.cli import main
+from topoff.cli.app import main
 
 main()

@@ -98,7 +98,7 @@ def test_help_ends_in_examples_and_version_is_printed() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, topoff.cli; print('torch' in sys.modules)"
+    code = "import sys, topoff.cli.app; print('torch' in sys.modules)"
     assert run("-c", code).stdout.strip() == "False"
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topoff import cli
-from topoff.cli.comparing_display import Board
-from topoff.config import make_config
-from topoff.jobs import Job
+from topoff.cli import app as cli
+from topoff.cli.compare_progress import Board
+from topoff.experiments.jobs import Job
+from topoff.training.config import make_config
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TINY = ["--layers", "2", "--hidden", "8", "--epochs", "2", "--batches", "random", "--ratio", "0.25", "--rank", "4"]

@@ -21,10 +21,11 @@ from torch_geometric.data import Data
 
 import topoff
 from graphs import communities, corners
-from topoff import cli
-from topoff.cli.convert import merge_edges, replacing, without_self_loops, write_npz, write_tables
+from topoff.cli import app as cli
 from topoff.cli.partition import summarise
-from topoff.describing import describe
+from topoff.data.describe import describe
+from topoff.data.edges import merge_edges, without_self_loops
+from topoff.data.write import replacing, write_npz, write_tables
 
 SPLITS = ("train", "val", "test")
 
@@ -182,7 +183,7 @@ def test_names_are_printed_as_they_are(monkeypatch: pytest.MonkeyPatch, command:
     data.names = SimpleNamespace(
         node_ids=None, class_names=["[bold]", ":smile:", "x" * 200, "ok"], notes=("age: [3] filled",)
     )
-    monkeypatch.setattr("topoff.data.load", lambda *_, **__: data)
+    monkeypatch.setattr("topoff.data.load.load", lambda *_, **__: data)
     out = command("info", graph).out
     assert "[bold]" in out
     assert ":smile:" in out
@@ -252,7 +253,7 @@ def test_the_seed_of_a_partition_matters_and_repeats(command: Command, graph: Pa
 def test_partition_carries_the_users_ids(monkeypatch: pytest.MonkeyPatch, command: Command, graph: Path) -> None:
     data = topoff.load(graph)
     data.names = SimpleNamespace(node_ids=[f"n,{number}" for number in range(60)], class_names=None, notes=())
-    monkeypatch.setattr("topoff.data.load", lambda *_, **__: data)
+    monkeypatch.setattr("topoff.data.load.load", lambda *_, **__: data)
     for ending in ("npz", "csv"):
         command("partition", graph, "--parts", 2, "--out", graph.parent / f"named.{ending}")
     assert np.load(graph.parent / "named.npz", allow_pickle=False)["node_ids"].tolist() == data.names.node_ids

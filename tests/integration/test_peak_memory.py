@@ -22,7 +22,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import basic_gnn
 
 import topoff
-from topoff.models import GCN
+from topoff.models.networks import GCN
 
 NODES, EDGES, FEATURES, HIDDEN, CLASSES = 12_000, 60_000, 16, 256, 8
 MATRIX = NODES * HIDDEN * 4  # bytes of one n x d matrix

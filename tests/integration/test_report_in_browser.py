@@ -12,7 +12,7 @@ import pytest
 from matplotlib.image import imread
 
 from runs import HEADINGS, make_run, make_seeds
-from topoff.report import build_report
+from topoff.report.page import build_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")

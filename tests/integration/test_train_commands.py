@@ -22,9 +22,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import topoff.report
-import topoff.training
-from topoff import cli
+import topoff.report.page
+import topoff.training.loop
+from topoff.cli import app as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "examples" / "tables"
@@ -206,7 +206,7 @@ def empty_page(monkeypatch: pytest.MonkeyPatch) -> None:
         (Path(run) / "report.html").touch()
         return Path(run) / "report.html"
 
-    monkeypatch.setattr(topoff.report, "write_report", write)
+    monkeypatch.setattr(topoff.report.page, "write_report", write)
 
 
 def scores(result: dict[str, object]) -> list[object]:
@@ -916,7 +916,7 @@ def test_a_stop_before_anything_is_trained_leaves_nothing(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(topoff.training.Training, "run", stop)
+    monkeypatch.setattr(topoff.training.loop.Training, "run", stop)
     done = command("train", place / "graph.npz", *TINY, "--out", "run", "--quiet", code=1)
     assert done == Done(1, "", "topoff: Stopped.\n")
     assert list(tmp_path.iterdir()) == []
@@ -947,7 +947,7 @@ def test_what_goes_wrong_otherwise_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(topoff.report, "write_report", fail)
+    monkeypatch.setattr(topoff.report.page, "write_report", fail)
     done = command("report", contract.run, code=code)
     assert re.fullmatch(f"topoff: {sentence}\n", done.err)
     if name == "bug":

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities, corners
-from topoff.methods.adapt import Adapt, LastDraws
+from topoff.methods.asgcn import Adapt, LastDraws
 
 RECEIVERS = np.array([12, 2, 8, 0, 4, 7, 13])  # self-loops, a duplicate, an isolated node, one that hears nobody
 CONVS = ["gcn_weighted", "sage_mean"]

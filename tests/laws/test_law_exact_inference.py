@@ -9,10 +9,10 @@ from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners, one_node_sets
 from topoff import predict
-from topoff.batching import NodeSets
-from topoff.convs import evaluating
-from topoff.graph import Graph
-from topoff.layerwise import exact
+from topoff.batching.node_sets import NodeSets
+from topoff.forward.call import evaluating
+from topoff.forward.exact import exact
+from topoff.graph.graph import Graph
 
 
 def truth_of(model: torch.nn.Module, data: Data) -> torch.Tensor:

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners, node_sets
-from topoff.aggregation import Operator
-from topoff.graph import Graph
+from topoff.graph.graph import Graph
+from topoff.graph.operators import Operator
 from topoff.methods.gas import Gas
 from topoff.methods.graphfm import GraphFMIB, GraphFMOB
 

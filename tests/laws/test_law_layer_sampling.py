@@ -9,11 +9,11 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities, corners
-from topoff.aggregation import Operator
-from topoff.layered import Block, Neighbours
+from topoff.forward.neighbours import Block, Neighbours
+from topoff.graph.operators import Operator
 from topoff.methods.fastgcn import FastGcn, squared_weights, times_drawn
 from topoff.methods.ladies import Ladies, drawn_once
-from topoff.methods.layerwise_sampling import SampledLayers
+from topoff.methods.sampled_layers import SampledLayers
 
 METHODS = {"fastgcn": (FastGcn, {}), "ladies": (Ladies, {"normalise": False}), "authors": (Ladies, {"normalise": True})}
 UNBIASED = ["fastgcn", "ladies"]

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import CLASSES, communities, corner_sets, corners, node_sets, six_nodes
-from topoff.aggregation import Operator
-from topoff.compensated import Compensated
-from topoff.loader import whole_graph
+from topoff.compensation.compensated import Compensated
+from topoff.compensation.loader import whole_graph
+from topoff.graph.operators import Operator
 from topoff.methods.lmc import LMC, SCORES, halo_of
 
 Both = dict[str, tuple[Tensor, Tensor]]  # by place: h and G of all nodes

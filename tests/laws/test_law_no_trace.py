@@ -11,8 +11,8 @@ from torch_geometric.data import Data
 
 from graphs import communities
 from topoff import TOP, compensating, predict
-from topoff.graph import Graph
-from topoff.layerwise import exact
+from topoff.forward.exact import exact
+from topoff.graph.graph import Graph
 
 NAMES = [
     "gcn_weighted",

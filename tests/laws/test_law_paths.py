@@ -13,9 +13,9 @@ from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners, node_sets
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
-from topoff.convs import describe
-from topoff.graph import Graph
-from topoff.plan import Plan, make_plan
+from topoff.forward.convs import describe
+from topoff.forward.plan import Plan, make_plan
+from topoff.graph.graph import Graph
 
 
 class GeneralSAGE(gnn.SAGEConv):

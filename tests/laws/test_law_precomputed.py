@@ -15,11 +15,12 @@ from torch_geometric.data import Data
 
 from graphs import communities, corners
 from topoff import TOP
-from topoff.convs import describe
-from topoff.decoupled import SGC, SIGN
-from topoff.layered import Chosen, Ints, Layered, Neighbours
+from topoff.forward.blocks import Layered
+from topoff.forward.convs import describe
+from topoff.forward.neighbours import Chosen, Ints, Neighbours
 from topoff.methods.precomputed import Precomputed, Sgc, Sign
-from topoff.models import GCN
+from topoff.models.decoupled import SGC, SIGN
+from topoff.models.networks import GCN
 
 OUT = 3
 

@@ -19,9 +19,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 from graphs import communities, corners
-from topoff.aggregation import Operator
+from topoff.batching.samplers import node_chances
+from topoff.graph.operators import Operator
 from topoff.methods.saint import Saint, SaintEdge, SaintNode, SaintWalk
-from topoff.sampling import node_chances
 
 KINDS = {"node": SaintNode, "edge": SaintEdge, "walk": SaintWalk}
 OPERATORS = {

@@ -15,11 +15,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, SAGEConv, SimpleConv
 
 from graphs import communities, corners
+from topoff.batching.samplers import subsets
 from topoff.methods.labor import Labor, LaborStar, matched
-from topoff.methods.layerwise_sampling import SampledLayers
-from topoff.methods.ns import NeighbourSampling
+from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.methods.sampled_layers import SampledLayers
 from topoff.methods.vrgcn import VarianceReduced
-from topoff.sampling import subsets
 
 SAMPLERS = {"ns": NeighbourSampling, "labor": Labor, "labor-star": LaborStar}
 KINDS = {**SAMPLERS, "vrgcn": VarianceReduced}

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities, corners
-from topoff.influence import k_hop, personalised_pagerank, senders
+from topoff.batching.pagerank import personalised_pagerank, senders
+from topoff.batching.scopes import k_hop
 from topoff.methods import shadow
+from topoff.methods.base import MiniBatches
 from topoff.methods.ibmb import Ibmb, IbmbBatch, InfluenceBatches, label_distances, schedule
-from topoff.methods.minibatch import MiniBatches
 from topoff.methods.shadow import Shadow, ShadowPpr
 
 Kind = type[MiniBatches]

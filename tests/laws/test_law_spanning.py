@@ -12,12 +12,12 @@ from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
-from topoff.compensated import Supplement
-from topoff.convs import evaluating
-from topoff.embeddings import embed, reinitialised
-from topoff.estimator import Compensation
-from topoff.graph import Graph
-from topoff.plan import Plan, Structure, make_plan, structure_of
+from topoff.compensation.compensated import Supplement
+from topoff.compensation.embeddings import embed, reinitialised
+from topoff.compensation.estimator import Compensation
+from topoff.forward.call import evaluating
+from topoff.forward.plan import Plan, Structure, make_plan, structure_of
+from topoff.graph.graph import Graph
 
 SAMPLERS = ["kaminpar", "metis", "random"]
 SPANNED = [name for name in zoo.ALL if name != "sage_projected"]  # a relu may leave no node of a batch alight

@@ -1,8 +1,9 @@
-"""The plan of the house: imports go downward only, names are imported late, and only the command line prints."""
+"""The plan of the house: packages with one contract each, imports that go downward only, and one place that prints."""
 
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,75 +11,45 @@ import pytest
 import topoff
 
 ROOT = Path(topoff.__file__).parent
-# From the roof to the cellar: a room may import rooms below it only. `topoff` itself is the door, outside the list.
-ORDER = [
-    "__main__",
-    "cli",
-    "comparison",
-    "report",
-    "plots",
-    "recorded",
-    "comparing",
-    "jobs",
-    "gradients",
-    "results",
-    "predicting",
-    "training",
-    "assembling",
-    "choosing",
-    "runs",
-    "config",
-    "measuring",
-    "methods",
-    "top",
-    "refreshing",
-    "invariance",
-    "loader",
-    "layered",
-    "histories",
-    "compensated",
-    "estimator",
-    "embeddings",
-    "plan",
-    "layerwise",
-    "calling",
-    "convs",
-    "describing",
-    "warning_signs",
-    "graph",
-    "aggregation",
-    "tasks",
-    "metrics",
-    "sampled_sets",
-    "influence",
-    "sampling",
-    "batching",
-    "partitioning",
-    "building",
-    "decoupled",
-    "models",
-    "dropout",
-    "data",
-    "tables",
-    "labels",
-    "features",
-    "columns",
-    "sources",
-    "cache",
-    "memory",
-]
-FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
+# From the roof to the cellar: a package may import those below it. `topoff` itself is the door, outside the list.
+FLOORS = ["cli", "experiments", "report", "training", "methods", "compensation", "forward"]
+LEAVES = ["graph", "batching", "models", "tasks", "data"]  # side by side: none imports another
+CELLAR = "machine"  # under all of them
+PACKAGES = [*FLOORS, *LEAVES, CELLAR]
+CONTRACTS = {
+    "cli": "The verbs; the only place that prints or names a flag.",
+    "experiments": "Several runs or methods against each other: compare, measure.",
+    "report": "Pages and plots, from run files only.",
+    "training": "From settings to a finished run folder, and its use: resume, evaluate, predict.",
+    "methods": "TOP and every rival, under one protocol.",
+    "compensation": "The paper: embeddings, basis, estimate, compensated batches, `TOP`.",
+    "forward": "Run an unmodified PyG model on a part of a graph: trace, intercept, subgraph, blocks, exact.",
+    "graph": "Operators and cuts of the whole graph; knows no model.",
+    "batching": "Which nodes go together: partitions, node sets, samplers; arrays only.",
+    "models": "Plain PyG modules.",
+    "tasks": "Loss and score from labels.",
+    "data": "Files to a checked `Data`.",
+    "machine": "Disk and memory; knows no graph.",
+}
+# Inside two packages the rooms have floors, too: what all share below, what gathers all above; those not named lie
+# between, and a method may build on another one, a verb on none.
+INSIDE = {
+    "methods": {"above": ["registry"], "below": ["sampled_layers", "base", "histories", "protocol"]},
+    "cli": {"above": ["app"], "below": ["compare_progress", "summaries", "progress", "flags", "format"]},
+}
+FILES = [path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT]
+UNIT = Path(__file__).parent
 
 
-def room_of(path: Path) -> str:
-    """Return the module or subpackage of topoff that a file belongs to."""
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+def name_of(path: Path) -> str:
+    """Return the name of a module inside topoff, such as "forward.plan"."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """Return the rooms that a file imports, wherever in the file; "" where it imports names from topoff itself."""
+def imported(path: Path) -> set[str]:
+    """Return the modules of topoff that a file imports, wherever in the file; "" for names of the door."""
     package = ["topoff", *path.relative_to(ROOT).parent.parts]
-    rooms = set()
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             targets = [alias.name.split(".") for alias in node.names]
@@ -88,29 +59,77 @@ def imported_rooms(path: Path) -> set[str]:
             targets = [[*base, alias.name] for alias in node.names]
         else:
             continue
-        for target in targets:
-            if target[0] == "topoff":
-                rooms.add(target[1] if len(target) > 1 and target[1] in ORDER else "")
-    return rooms
+        found |= {".".join(target[1:3]) for target in targets if target[0] == "topoff"}
+    return {name if name.split(".")[0] in PACKAGES else "" for name in found}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def below(package: str) -> set[str]:
+    """Return the packages that a package may import."""
+    if package in FLOORS:
+        return set(PACKAGES[PACKAGES.index(package) + 1 :])
+    return {CELLAR} if package in LEAVES else set()
+
+
+def test_the_packages_are_those_of_the_plan() -> None:
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(PACKAGES) == set(CONTRACTS)
+    assert {path.name for path in ROOT.iterdir() if path.is_file()} == {"__init__.py", "__main__.py", "py.typed"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_is_its_contract_and_several_rooms(package: str) -> None:
+    assert (ROOT / package / "__init__.py").read_text() == f'"""{CONTRACTS[package]}"""\n'
+    rooms = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
+    assert len(rooms) > 1
+    assert all(path.parent == ROOT / package for path in rooms), "nothing lies deeper than package/module"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_imports_go_downward_only(path: Path) -> None:
-    room = room_of(path)
-    assert room in ORDER, f"{room} is new: give it its place in ORDER"
-    own = {room} if path.parent != ROOT else set()  # files of a subpackage may import each other
-    allowed = own | set(ORDER[ORDER.index(room) + 1 :]) | ({""} if room in ("__main__", "cli") else set())
-    assert imported_rooms(path) <= allowed
+    package = name_of(path).split(".")[0]
+    allowed = {package} | below(package) | ({""} if package == "cli" else set())
+    assert {name.split(".")[0] for name in imported(path)} <= allowed
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in INSIDE], ids=name_of)
+def test_inside_a_package_imports_go_downward_too(path: Path) -> None:
+    package, room = path.parent.name, path.stem
+    above, shared = INSIDE[package]["above"], INSIDE[package]["below"]
+    rooms = {name.split(".")[1] for name in imported(path) if name.startswith(f"{package}.")}
+    if room in shared:
+        assert rooms <= set(shared[shared.index(room) + 1 :])
+    elif room not in above:
+        assert not rooms & set(above)
+        assert package == "methods" or rooms <= set(shared), "a verb does not import another one"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_rooms_need_each_other(package: str) -> None:
+    left = {name_of(path): imported(path) for path in FILES if path.parent.name == package}
+    while left:
+        free = [name for name, needed in left.items() if not needed & left.keys()]
+        assert free, f"a circle among {sorted(left)}"
+        left = {name: needed for name, needed in left.items() if name not in free}
 
 
 def test_the_check_sees_imports() -> None:
-    assert {"aggregation", "convs", "estimator", "plan"} <= imported_rooms(ROOT / "compensated.py")
-    assert imported_rooms(ROOT / "memory.py") == set()
+    assert {"graph.operators", "forward.intercept", "compensation.estimator"} <= imported(
+        ROOT / "compensation" / "compensated.py"
+    )
+    assert "data.tables" in imported(ROOT / "data" / "load.py"), "late imports count"
+    assert imported(ROOT / "machine" / "memory.py") == set()
+
+
+def test_the_tests_mirror_the_packages() -> None:
+    for path in UNIT.rglob("test_*.py"):
+        if path.parent != UNIT:
+            room = ROOT / path.parent.relative_to(UNIT) / f"{path.stem.removeprefix('test_')}.py"
+            assert room.is_file(), f"{path.relative_to(UNIT)} tests no room"
 
 
 def test_only_the_command_line_prints() -> None:
     for path in FILES:
-        if room_of(path) not in ("cli", "__main__"):
+        if path.parent.name != "cli":
             calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
             assert "print" not in [call.id for call in calls if isinstance(call, ast.Name)], path.name
 
@@ -125,6 +144,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = topoff.Topf
 
 
-def test_importing_the_package_does_not_import_torch() -> None:
-    code = "import sys, topoff; sys.exit('torch' in sys.modules or 'torch_geometric' in sys.modules)"
+def test_neither_the_package_nor_the_verbs_import_torch() -> None:
+    code = "import sys, topoff, topoff.cli.app; sys.exit('torch' in sys.modules or 'torch_geometric' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_room_can_be_the_first_that_is_imported() -> None:
+    assert all(import_module(f"topoff.{name_of(path).removesuffix('.__init__')}") for path in FILES)

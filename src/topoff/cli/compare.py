@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
+from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
 
 if TYPE_CHECKING:
-    from topoff.jobs import Job
+    from topoff.experiments.jobs import Job
 
 EXAMPLES = """Examples:
 
@@ -67,14 +67,14 @@ def compare(
 
     Every method trains the same model on the same split for the same epochs, each seed in a process of its own.
     """
-    from topoff.memory import keep_freed_memory
+    from topoff.machine.memory import keep_freed_memory
 
     keep_freed_memory()
     if method is not None:
         raise ValueError(f"Expected the methods to be compared as --methods (got --method {method}); add the s.")
     if target is not None and not math.isfinite(target):
         raise ValueError(f"Expected --target to be a score, such as 0.75 (got {target}).")
-    from topoff.jobs import config_of, parse_methods, split_settings
+    from topoff.experiments.jobs import config_of, parse_methods, split_settings
 
     names = parse_methods(methods)
     shared, own = split_settings(parse_settings(setting or []), names)
@@ -112,11 +112,12 @@ class Comparison:
         self, configs: list[Config], *, gradients: bool, target: float | None, quiet: bool, as_json: bool
     ) -> dict[str, Any]:
         """Return the table."""
-        from topoff.cli.comparing_display import Board, print_table
-        from topoff.comparing import train_all
-        from topoff.comparison import TABLE, make_table, write_page, write_summaries
-        from topoff.jobs import Job
-        from topoff.runs import RunFolder
+        from topoff.cli.compare_progress import Board, print_table
+        from topoff.experiments.jobs import Job
+        from topoff.experiments.page import write_page
+        from topoff.experiments.processes import train_all
+        from topoff.experiments.table import TABLE, make_table, write_summaries
+        from topoff.training.run_folder import RunFolder
 
         jobs = [
             Job(config, self.top / config.method / f"seed-{config.seed}", self.command, gradients, os.getcwd())
@@ -144,9 +145,9 @@ class Comparison:
         Raises:
             FileExistsError: the folder holds something else than a comparison.
         """
-        from topoff.comparison import SETTINGS
-        from topoff.jobs import prepare_folder
-        from topoff.runs import RunFolder
+        from topoff.experiments.jobs import prepare_folder
+        from topoff.experiments.table import SETTINGS
+        from topoff.training.run_folder import RunFolder
 
         new = not (self.top / SETTINGS).is_file()
         if new and (self.top / "config.toml").is_file():

@@ -26,12 +26,12 @@ def evaluate(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
 ) -> None:
     """Score a trained run exactly, on the whole graph, on pooled predictions."""
-    from topoff.memory import keep_freed_memory
+    from topoff.machine.memory import keep_freed_memory
 
     keep_freed_memory()
-    from topoff.cli.display import working
-    from topoff.predicting import evaluate as score
-    from topoff.predicting import open_run
+    from topoff.cli.progress import working
+    from topoff.training.trained import evaluate as score
+    from topoff.training.trained import graph_for, open_run
 
     trained = open_run(run)
     with working("scoring", quiet=quiet):
@@ -43,27 +43,12 @@ def evaluate(
         typer.echo(json.dumps({"run": str(run), **result}))
 
 
-def graph_for(trained: Any, source: str | None, *, root: str | None, labels: bool) -> Any:
-    """Load the run's own graph, or another one with features made in the same way."""
-    from topoff.config import make_config
-    from topoff.predicting import graph_of
-
-    if source is None and root is None:
-        return graph_of(trained.config, encoding=trained.encoding)
-    changed = make_config(vars(trained.config), {"dataset": source, "root": root})
-    graph = graph_of(changed, encoding=trained.encoding, labels=labels)
-    if labels and any(graph.get(name) is None for name in ("y", "train_mask", "val_mask", "test_mask")):
-        name = changed.dataset
-        raise ValueError(f"Expected {name} to have labels to score against (got none); use `topoff predict`.")
-    return graph
-
-
 def _print(result: dict[str, Any], *, title: str) -> None:
     """Print the scores, exact beside compensated."""
     from rich.console import Console
     from rich.table import Table
 
-    from topoff.cli.display import percent
+    from topoff.cli.format import percent
 
     beside = result.get("compensated")
     table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=title)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topoff.memory import readable
+from topoff.machine.memory import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from topoff.describing import Degrees, Description
+    from topoff.data.describe import Degrees, Description
 
 EXAMPLES = """Examples:
 
@@ -40,8 +40,8 @@ def info(
     from rich.console import Console
 
     with Console(stderr=True, quiet=quiet).status("loading"):
-        from topoff.data import load
-        from topoff.describing import describe
+        from topoff.data.describe import describe
+        from topoff.data.load import load
 
         data = load(dataset, root=root, split=split, seed=seed)
         found = describe(data)

@@ -42,17 +42,17 @@ def measure(
     quiet: Annotated[bool, typer.Option(help="No progress display.")] = False,
 ) -> None:
     """Train a model full-batch, then measure how far mini-batches are from its exact output and gradient."""
-    from topoff.memory import keep_freed_memory
+    from topoff.machine.memory import keep_freed_memory
 
     keep_freed_memory()
     import torch
 
-    from topoff.batching import NodeSets
-    from topoff.data import load
-    from topoff.estimator import Compensator
-    from topoff.measuring import check_methods, train_full_batch
-    from topoff.measuring import measure as compare
-    from topoff.models import GCN
+    from topoff.batching.node_sets import NodeSets
+    from topoff.compensation.estimator import Compensator
+    from topoff.data.load import load
+    from topoff.experiments.measure import check_methods, train_full_batch
+    from topoff.experiments.measure import measure as compare
+    from topoff.models.networks import GCN
 
     if model != "gcn":
         raise ValueError(f"Expected --model to be 'gcn' (got '{model}').")

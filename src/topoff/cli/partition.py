@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.convert import check_place, known_names, replacing
+from topoff.data.write import check_place, known_names, replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,8 +45,8 @@ def partition(
         raise ValueError(f"Expected --out to end in .npz or .csv (got '{out}'); choose one of them.")
     path = check_place(out, overwrite=overwrite)
     with Console(stderr=True, quiet=quiet).status("loading") as status:
-        from topoff.batching import partition as cut
-        from topoff.data import load
+        from topoff.batching.partition import partition as cut
+        from topoff.data.load import load
 
         data = load(dataset, root=root)
         start = time.perf_counter()

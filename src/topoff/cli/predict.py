@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.evaluate import graph_for
-
 EXAMPLES = """Examples:
 
   topoff predict runs/first --out predictions.parquet
@@ -35,11 +33,12 @@ def predict(
         raise ValueError(f"Expected --out to be a file (got the folder {out}); choose another name.")
     if out.exists() and not overwrite:
         raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
-    from topoff.memory import keep_freed_memory
+    from topoff.machine.memory import keep_freed_memory
 
     keep_freed_memory()
-    from topoff.cli.display import working
-    from topoff.predicting import open_run, outputs, prediction_table, write_predictions
+    from topoff.cli.progress import working
+    from topoff.training.predictions import prediction_table, write_predictions
+    from topoff.training.trained import graph_for, open_run, outputs
 
     trained = open_run(run)
     _check_writable(out)

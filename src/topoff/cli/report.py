@@ -22,7 +22,7 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
 ) -> None:
     """Build one HTML page with the curves, scores, settings and machine of a run; it opens without a network."""
-    from topoff.report import write_report
+    from topoff.report.page import write_report
 
     page = write_report(run, out=out)
     if as_json:

@@ -18,12 +18,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.config import Config, make_config, parse_config, parse_seeds, parse_settings, read_config, write_toml
-from topoff.config import difference as config_difference
-from topoff.runs import CHECKPOINT, RunFolder
+from topoff.training.config import (
+    Config,
+    make_config,
+    parse_config,
+    parse_seeds,
+    parse_settings,
+    read_config,
+    write_toml,
+)
+from topoff.training.config import difference as config_difference
+from topoff.training.run_folder import CHECKPOINT, RunFolder
 
 if TYPE_CHECKING:
-    from topoff.training import Training
+    from topoff.training.loop import Training
 
 EXAMPLES = """Examples:
 
@@ -53,7 +61,7 @@ def train(
     **settings: Any,
 ) -> None:
     """Train a model in mini-batches that behave like the whole graph; scores are exact, a report is written."""
-    from topoff.memory import keep_freed_memory
+    from topoff.machine.memory import keep_freed_memory
 
     keep_freed_memory()
     given = [read_config(config)] if config else []
@@ -78,7 +86,7 @@ def train(
 
 def _warn_of_unused(config: Config, given: list[dict[str, Any]]) -> None:
     """Warn of settings that the method or the model does not read."""
-    from topoff.choosing import unused
+    from topoff.training.defaults import unused
 
     for reason in unused(config, dict.fromkeys(key for layer in given[-2:] for key in layer)):
         warnings.warn(f"{reason}; leave it out.", stacklevel=2)
@@ -176,8 +184,8 @@ class Job:
 
     def run(self, folders: Planned) -> dict[str, Any]:
         """Return the result of the run; of several seeds, their mean and spread."""
-        from topoff.report import write_report
-        from topoff.results import summarise
+        from topoff.report.page import write_report
+        from topoff.training.result import summarise
 
         results: list[dict[str, Any]] = []
         for folder, config in folders:
@@ -190,7 +198,7 @@ class Job:
             RunFolder(self.top).write("result.json", result)
         page = write_report(self.top)
         if self.show:
-            from topoff.cli.tables import print_result
+            from topoff.cli.summaries import print_result
 
             print_result(result, self.top, page)
         return result
@@ -199,11 +207,12 @@ class Job:
         """Say what would be done and what it would cost."""
         from dataclasses import asdict
 
-        from topoff.assembling import model_for
-        from topoff.choosing import choose, estimate
-        from topoff.cli.tables import print_plan
-        from topoff.predicting import graph_of
-        from topoff.tasks import task_of
+        from topoff.cli.summaries import print_plan
+        from topoff.tasks.task import task_of
+        from topoff.training.build import model_for
+        from topoff.training.cost import estimate
+        from topoff.training.defaults import choose
+        from topoff.training.trained import graph_of
 
         data = graph_of(config)
         chosen, choices = choose(config, data)
@@ -219,13 +228,13 @@ class Job:
         """Train one seed, or read what it left when it finished earlier."""
         if folder.finished:
             return folder.read_json("result.json")
-        from topoff.choosing import choose
-        from topoff.cli.display import Board, Display, Several, working
-        from topoff.cli.tables import print_choices
-        from topoff.predicting import graph_of
-        from topoff.results import write_result
-        from topoff.tasks import task_of
-        from topoff.training import Training
+        from topoff.cli.progress import Board, Display, Several, working
+        from topoff.cli.summaries import print_choices
+        from topoff.tasks.task import task_of
+        from topoff.training.defaults import choose
+        from topoff.training.loop import Training
+        from topoff.training.result import write_result
+        from topoff.training.trained import graph_of
 
         with working("loading the graph", quiet=self.quiet):
             data = graph_of(config)

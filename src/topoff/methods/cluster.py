@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.batching import NodeSets
-from topoff.loader import closed
-from topoff.methods.minibatch import MiniBatches
+from topoff.batching.node_sets import NodeSets
+from topoff.compensation.loader import closed
+from topoff.methods.base import MiniBatches
 
 
 class Cluster(MiniBatches):

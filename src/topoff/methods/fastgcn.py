@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoff.layered import Chosen, Floats, Ints, Neighbours
-from topoff.methods.layerwise_sampling import PrecomputedFirst
+from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
+from topoff.methods.sampled_layers import PrecomputedFirst
 
 
 class FastGcn(PrecomputedFirst):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.convs import evaluating
-from topoff.loader import whole_graph
-from topoff.methods.minibatch import Learner
-from topoff.top import TOP
+from topoff.compensation.loader import whole_graph
+from topoff.compensation.top import TOP
+from topoff.forward.call import evaluating
+from topoff.methods.base import Learner
 
 
 class Full(Learner):

@@ -26,14 +26,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.aggregation import Operator, Sparse
-from topoff.compensated import Compensated, Supplement
-from topoff.convs import Conv, evaluating
-from topoff.dropout import DropoutNotes
-from topoff.histories import Histories
-from topoff.layerwise import exact
+from topoff.compensation.compensated import Compensated, Supplement
+from topoff.forward.call import evaluating
+from topoff.forward.convs import Conv
+from topoff.forward.exact import exact
+from topoff.forward.plan import Structure, structure_of
+from topoff.graph.operators import Operator, Sparse
 from topoff.methods.cluster import Cluster
-from topoff.plan import Structure, structure_of
+from topoff.methods.histories import Histories
+from topoff.models.dropout import DropoutNotes
 
 
 @dataclass(frozen=True)

@@ -37,17 +37,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from topoff.aggregation import Operator, Sparse, to_sparse
-from topoff.compensated import Supplement
-from topoff.convs import Conv, evaluating, first_input
-from topoff.dropout import DropoutNotes
-from topoff.graph import Graph
-from topoff.histories import Histories
-from topoff.layered import Layered
+from topoff.compensation.compensated import Supplement
+from topoff.forward.blocks import Layered
+from topoff.forward.call import evaluating
+from topoff.forward.convs import Conv
+from topoff.forward.intercept import first_input
+from topoff.forward.plan import Structure, structure_of
+from topoff.graph.graph import Graph
+from topoff.graph.operators import Operator, Sparse, to_sparse
+from topoff.methods.base import check_linear
 from topoff.methods.gas import Gas, Remembering, Surroundings, surroundings_of
-from topoff.methods.minibatch import check_linear
-from topoff.methods.ns import NeighbourSampling
-from topoff.plan import Structure, structure_of
+from topoff.methods.histories import Histories
+from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.models.dropout import DropoutNotes
 
 
 def check_mix(mix: float) -> float:

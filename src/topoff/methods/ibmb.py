@@ -30,22 +30,13 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.batching import NodeSets
-from topoff.compensated import Supplement
-from topoff.graph import Graph
-from topoff.influence import (
-    Floats,
-    Ints,
-    OutputSet,
-    at_least,
-    cached_pagerank,
-    merged,
-    most_influential,
-    senders,
-    united,
-)
-from topoff.methods.minibatch import MiniBatches
-from topoff.plan import Plan, Spot, Structure
+from topoff.batching.node_sets import NodeSets
+from topoff.batching.pagerank import Floats, Ints, at_least, cached_pagerank, senders
+from topoff.batching.scopes import OutputSet, merged, most_influential, united
+from topoff.compensation.compensated import Supplement
+from topoff.forward.plan import Plan, Spot, Structure
+from topoff.graph.graph import Graph
+from topoff.methods.base import MiniBatches
 
 
 class InfluenceBatches(MiniBatches):

@@ -8,10 +8,10 @@ import numpy as np
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.layered import Chosen, Floats, Ints
-from topoff.methods.layerwise_sampling import SampledLayers
-from topoff.methods.ns import checked
-from topoff.sampling import spans
+from topoff.batching.samplers import spans
+from topoff.forward.neighbours import Chosen, Floats, Ints
+from topoff.methods.neighbour_sampling import checked
+from topoff.methods.sampled_layers import SampledLayers
 
 NEAR = 1e-4  # relative change of the expected number of senders at which the iteration stops, as the authors' code
 ROUNDS = 100  # at most; the sum is right on average wherever the iteration stops

@@ -13,9 +13,9 @@ import numpy as np
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.layered import Chosen, Floats, Ints, Neighbours
+from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
 from topoff.methods.fastgcn import messages_of, nodes_per_step, squared_weights, times_drawn, weights_of
-from topoff.methods.layerwise_sampling import SampledLayers
+from topoff.methods.sampled_layers import SampledLayers
 
 
 class Ladies(SampledLayers):

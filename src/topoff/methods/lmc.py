@@ -29,14 +29,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.aggregation import Operator, Sparse, multiply, to_sparse
-from topoff.compensated import Compensated, Supplement
-from topoff.convs import Conv
-from topoff.graph import Graph
-from topoff.histories import Histories
+from topoff.compensation.compensated import Compensated, Supplement
+from topoff.forward.convs import Conv
+from topoff.forward.plan import Plan, Spot, Structure
+from topoff.graph.graph import Graph
+from topoff.graph.operators import Operator, Sparse, multiply, to_sparse
+from topoff.methods.base import check_linear
 from topoff.methods.cluster import Cluster
-from topoff.methods.minibatch import LossOf, check_linear
-from topoff.plan import Plan, Spot, Structure
+from topoff.methods.histories import Histories
+from topoff.methods.protocol import LossOf
 
 Ints = np.ndarray[Any, Any]
 Rows = dict[str, Tensor]  # by place in the forward: rows of the halo, (c, d)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.aggregation import to_sparse
-from topoff.compensated import Compensated, Supplement
-from topoff.convs import Conv, first_input
-from topoff.methods.minibatch import MiniBatches
-from topoff.plan import Plan, Spot, Structure
+from topoff.compensation.compensated import Compensated, Supplement
+from topoff.forward.convs import Conv
+from topoff.forward.intercept import first_input
+from topoff.forward.plan import Plan, Spot, Structure
+from topoff.graph.operators import to_sparse
+from topoff.methods.base import MiniBatches
 
 
 class Precomputed(MiniBatches):

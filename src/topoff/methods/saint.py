@@ -24,12 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.aggregation import Aggregation, Operator, to_sparse
-from topoff.compensated import Supplement
-from topoff.graph import Graph
-from topoff.methods.minibatch import MiniBatches
-from topoff.plan import Spot, Structure
-from topoff.sampling import (
+from topoff.batching.samplers import (
     Counts,
     Draw,
     Floats,
@@ -45,6 +40,11 @@ from topoff.sampling import (
     pattern_of,
     undirected,
 )
+from topoff.compensation.compensated import Supplement
+from topoff.forward.plan import Spot, Structure
+from topoff.graph.graph import Graph
+from topoff.graph.operators import Aggregation, Operator, to_sparse
+from topoff.methods.base import MiniBatches
 
 COVERAGE = 50  # how often a node is drawn beforehand, on average (the authors' default)
 MOST = 64  # draws per node of the graph, at most, in one subgraph

@@ -23,11 +23,12 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.graph import Graph
-from topoff.influence import Ints, Scopes, at_least, cached_pagerank, k_hop, personalised_pagerank, senders
-from topoff.loader import closed
-from topoff.methods.minibatch import MiniBatches
-from topoff.sampling import spans
+from topoff.batching.pagerank import Ints, Scopes, at_least, cached_pagerank, personalised_pagerank, senders
+from topoff.batching.samplers import spans
+from topoff.batching.scopes import k_hop
+from topoff.compensation.loader import closed
+from topoff.graph.graph import Graph
+from topoff.methods.base import MiniBatches
 
 PIECE = 1024  # targets of a batch of `cover`: their subgraphs are in memory together
 CANDIDATES = 1 << 22  # edges that are looked at together when subgraphs are cut out

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.convs import evaluating
-from topoff.loader import BatchReport
-from topoff.methods.minibatch import Learner
-from topoff.top import TOP
+from topoff.compensation.certificate import BatchReport
+from topoff.compensation.top import TOP
+from topoff.forward.call import evaluating
+from topoff.methods.base import Learner
 
 
 class Compensate(Learner):
@@ -88,3 +88,12 @@ class Compensate(Learner):
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Estimate the same basis again and go on."""
         self.top.restore(state, fitted=weights)
+
+
+class Drop(Compensate):
+    """Run `TOP` at rank 0."""
+
+    settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "train_only")
+
+    def __init__(self, model: nn.Module, data: Data, **settings: Any) -> None:
+        super().__init__(model, data, **settings, rank=0, refresh="never")

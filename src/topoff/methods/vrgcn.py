@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.aggregation import Operator
-from topoff.convs import Conv
-from topoff.graph import Graph
-from topoff.histories import Histories
-from topoff.layered import Block
-from topoff.methods.layerwise_sampling import KnownFeatures, PrecomputedFirst
-from topoff.methods.minibatch import check_linear
-from topoff.methods.ns import NeighbourSampling
-from topoff.plan import Plan
+from topoff.forward.convs import Conv
+from topoff.forward.neighbours import Block
+from topoff.forward.plan import Plan
+from topoff.graph.graph import Graph
+from topoff.graph.operators import Operator
+from topoff.methods.base import check_linear
+from topoff.methods.histories import Histories
+from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.methods.sampled_layers import KnownFeatures, PrecomputedFirst
 
 
 class VarianceReduced(PrecomputedFirst, NeighbourSampling):

@@ -1,0 +1,1 @@
+"""Which nodes go together: partitions, node sets, samplers; arrays only."""

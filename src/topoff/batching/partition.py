@@ -1,0 +1,283 @@
+"""Parts of a graph: give every node a part, so that few edges run between parts (KaMinPar, METIS or uniform random).
+
+>>> import torch
+>>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+>>> partition(ring, 6, parts=3, method="metis").bincount().tolist()
+[2, 2, 2]
+"""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from topoff.machine.cache import cached, content_hash
+
+Progress = Callable[[str], None]
+Ints = npt.NDArray[np.int64]
+
+METHODS = ("kaminpar", "metis", "random")
+PACKAGES = {"kaminpar": "kaminpar", "metis": "pymetis", "random": "numpy"}  # whose release decides the parts
+REVISION = "1"  # of `partition` itself: raise it with a change that gives other parts, and stored ones are left behind
+TOTAL_WEIGHT = 2**30  # METIS adds edge weights in its index type, which may have 32 bits
+
+
+def partition(
+    edge_index: Tensor,
+    num_nodes: int,
+    *,
+    parts: int,
+    method: str = "kaminpar",
+    edge_weight: Tensor | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Give every node a part in 0..parts-1, so that few (or light) edges run between parts.
+
+    The graph is made undirected for this purpose only: both directions of an edge and all its duplicates are merged,
+    their weights added (1 each without `edge_weight`), so that the cut counts the messages that cross parts. Self-loops
+    and edges of weight 0 play no role. Weights are scaled to integers. Isolated nodes fill up the smaller parts.
+
+    A graph without edges to cut has nothing to optimise: its nodes are cut into contiguous parts, sizes within 1.
+    On tiny graphs either partitioner may leave parts empty. The same arguments give the same parts; no global generator
+    is touched.
+
+    Args:
+        edge_index: (2, E) integers, any direction.
+        num_nodes: number of nodes n.
+        parts: number of parts, 1 to n.
+        method: "kaminpar" (fast preset), "metis", or "random" (uniform, sizes within 1, edges ignored).
+        edge_weight: (E,) finite and non-negative.
+        seed: non-negative seed of the partitioner.
+        progress: receives a line of text before each stage.
+
+    Returns:
+        (n,) int64 part of every node, on the CPU.
+
+    Raises:
+        ValueError: an argument is out of range; the sentence names it and the remedy.
+
+    Example:
+        >>> two_triangles = torch.tensor([[0, 1, 2, 3, 4, 5, 2], [1, 2, 0, 4, 5, 3, 3]])
+        >>> part = partition(two_triangles, 6, parts=2)
+        >>> part[:3].unique().numel(), part[3:].unique().numel()
+        (1, 1)
+    """
+    check_method(method)
+    check_seed(seed)
+    _check_graph(edge_index, num_nodes, edge_weight=edge_weight)
+    if not 1 <= parts <= num_nodes:
+        raise ValueError(
+            f"Expected 'parts' to be between 1 and the number of nodes, {num_nodes} (got {parts}); "
+            f"ask for at most {num_nodes} parts."
+        )
+    report = progress or _silent
+    if method == "random":
+        return torch.from_numpy(_balanced(num_nodes, parts)[np.random.default_rng(seed).permutation(num_nodes)])
+    if parts == 1 or parts == num_nodes:
+        return torch.from_numpy(_balanced(num_nodes, parts))
+    report(f"merging {edge_index.size(1):,} edges into an undirected graph")
+    graph = _undirected(edge_index, num_nodes, edge_weight=edge_weight)
+    if graph.nnz == 0:
+        report("no edges to cut: contiguous parts")
+        return torch.from_numpy(_balanced(num_nodes, parts))
+    report(f"partitioning {num_nodes:,} nodes into {parts:,} parts with {method}")
+    cut = _cut_with_metis if method == "metis" else _cut_with_kaminpar
+    return torch.from_numpy(cut(graph, parts, seed=seed % 2**31))
+
+
+def cached_partition(
+    edge_index: Tensor,
+    num_nodes: int,
+    *,
+    parts: int,
+    method: str = "kaminpar",
+    edge_weight: Tensor | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    folder: str | Path | None = None,
+) -> Tensor:
+    """Return what `partition` returns, kept between runs in a file that is named by a hash of all it depends on.
+
+    That is the edges, the weights, every argument and the release of the partitioner. The folder is by default that of
+    `cache`, whose promises hold: two processes may share it, and a damaged file is built again with a warning.
+
+    Raises:
+        ValueError: an argument is out of range; see `partition`.
+
+    Example:
+        >>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     first, again = (cached_partition(ring, 6, parts=2, folder=folder) for _ in range(2))
+        >>> torch.equal(first, again)
+        True
+    """
+
+    def build() -> dict[str, Ints]:
+        """Partition, for the cache."""
+        part = partition(
+            edge_index, num_nodes, parts=parts, method=method, edge_weight=edge_weight, seed=seed, progress=progress
+        )
+        return {"parts": part.numpy()}
+
+    check_method(method)
+    check_seed(seed)
+    _check_graph(edge_index, num_nodes, edge_weight=edge_weight)
+    (progress or _silent)(f"looking for the parts of {num_nodes:,} nodes in the cache")
+    key = _key(edge_index, edge_weight, method=method, numbers=f"{num_nodes} {parts} {seed}")
+    part = cached(key, build, folder=folder).get("parts")
+    if part is None or part.shape != (num_nodes,) or part.dtype != np.int64 or part.min() < 0 or part.max() >= parts:
+        warnings.warn(
+            f"Expected the cache file {key}.npz to hold {num_nodes} parts from 0 to {parts - 1} (got something else); "
+            "the graph is partitioned anew, delete the file.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        part = build()["parts"]
+    return torch.from_numpy(part)
+
+
+def _key(edge_index: Tensor, edge_weight: Tensor | None, *, method: str, numbers: str) -> str:
+    """Name a partition by all that decides it."""
+    release = f"{PACKAGES[method]} {version(PACKAGES[method])}"
+    weight = "unweighted" if edge_weight is None else _weights(edge_weight)
+    return f"parts-{content_hash(REVISION, method, release, numbers, edge_index.detach().cpu().numpy(), weight)}"
+
+
+def check_method(method: str) -> None:
+    """Refuse the name of an unknown method, and say which one is near."""
+    if method not in METHODS:
+        near = difflib.get_close_matches(str(method), METHODS, n=1, cutoff=0.4)
+        remedy = f"did you mean {near[0]!r}?" if near else "'kaminpar' is the default."
+        raise ValueError(f"Expected 'method' to be one of {', '.join(METHODS)} (got {method!r}); {remedy}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a negative seed."""
+    if seed < 0:
+        raise ValueError(f"Expected 'seed' to be at least 0 (got {seed}); choose a non-negative integer.")
+
+
+def _check_graph(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None) -> None:
+    """Refuse edges that no partitioner can read: the native ones would crash on them."""
+    if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.is_floating_point():
+        raise ValueError(
+            f"Expected 'edge_index' to be integers of shape (2, E) (got {edge_index.dtype}, "
+            f"{tuple(edge_index.shape)}); pass sources and targets as two rows."
+        )
+    edges = edge_index.size(1)
+    if edges and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
+        raise ValueError(
+            f"Expected 'edge_index' to hold node ids from 0 to {num_nodes - 1} (got {int(edge_index.min())} to "
+            f"{int(edge_index.max())}); correct the ids or 'num_nodes'."
+        )
+    if edge_weight is None:
+        return
+    if tuple(edge_weight.shape) != (edges,):
+        raise ValueError(
+            f"Expected 'edge_weight' to have shape ({edges},), one per edge (got {tuple(edge_weight.shape)}); "
+            "give every edge one weight, or leave the weights out."
+        )
+    bad = int((~(torch.isfinite(edge_weight) & (edge_weight >= 0))).sum())
+    if bad:
+        raise ValueError(
+            f"Expected 'edge_weight' to be finite and non-negative for a partition (got {bad} that are not); "
+            "pass edge_weight.abs(), leave the weights out, or use method='random'."
+        )
+
+
+def _silent(message: str) -> None:
+    """Report nothing."""
+
+
+def _balanced(num_nodes: int, parts: int) -> Ints:
+    """Cut 0..n-1 into contiguous parts whose sizes differ by at most 1."""
+    return np.arange(num_nodes, dtype=np.int64) * parts // num_nodes
+
+
+def _undirected(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None) -> Any:
+    """Build the symmetric CSR matrix without diagonal; integer weights, all 1 where they are all equal."""
+    from scipy.sparse import coo_array
+
+    source, target = edge_index.detach().cpu().numpy()
+    weight = np.ones(len(source)) if edge_weight is None else _weights(edge_weight)
+    keep = (source != target) & (weight > 0)
+    directed = coo_array((weight[keep], (source[keep], target[keep])), shape=(num_nodes, num_nodes)).tocsr()
+    graph = (directed + directed.T).tocsr()
+    graph.sort_indices()
+    graph.data = _whole(graph.data)
+    return graph
+
+
+def _weights(edge_weight: Tensor) -> npt.NDArray[np.float64]:
+    """Return the weights as an array; by way of float64, because numpy has no bfloat16."""
+    weight: npt.NDArray[np.float64] = edge_weight.detach().cpu().double().numpy()
+    return weight
+
+
+def _whole(weight: npt.NDArray[np.float64]) -> Ints:
+    """Scale positive weights to positive integers: 1 if all are equal, else a mean of 1000 within TOTAL_WEIGHT."""
+    if not len(weight) or weight.min() == weight.max():
+        return np.ones(len(weight), dtype=np.int64)
+    if weight.sum() <= TOTAL_WEIGHT and bool((weight == np.rint(weight)).all()):
+        return weight.astype(np.int64)
+    share = weight / weight.sum()  # first to shares: a product of large weights and scale could overflow
+    scaled: Ints = np.rint(np.maximum(1.0, share * min(1000 * len(weight), TOTAL_WEIGHT))).astype(np.int64)
+    return scaled
+
+
+def _cut_with_metis(graph: Any, parts: int, *, seed: int) -> Ints:
+    """Run METIS."""
+    import pymetis
+
+    index = pymetis.zero_copy_dtype()
+    adjacency = pymetis.CSRAdjacency(graph.indptr.astype(index), graph.indices.astype(index))
+    weight = None if graph.data.max() == 1 else graph.data.astype(index)
+    found = pymetis.part_graph(parts, adjacency, eweights=weight, options=pymetis.Options(seed=seed))
+    return np.array(found.vertex_part, dtype=np.int64)
+
+
+def _cut_with_kaminpar(graph: Any, parts: int, *, seed: int) -> Ints:
+    """Run KaMinPar on one thread: more are neither deterministic nor, as measured, faster."""
+    import kaminpar
+
+    before = kaminpar.seed()
+    with tempfile.TemporaryDirectory(prefix="topoff-") as folder:
+        file = Path(folder) / "graph.parhip"
+        _write_parhip(graph, file)
+        loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
+    try:
+        kaminpar.reseed(seed)
+        found = kaminpar.KaMinPar(1, kaminpar.fast_context()).compute_partition(loaded, parts, 0.03)
+    finally:
+        kaminpar.reseed(before)
+    return np.array(found, dtype=np.int64)
+
+
+def _write_parhip(graph: Any, file: Path) -> None:
+    """Write the ParHIP binary format, the only one besides text that KaMinPar's Python package reads.
+
+    Header of three 64-bit words (flags, nodes, directed edges); n+1 64-bit byte offsets from the start of the file;
+    32-bit neighbours; 32-bit edge weights. A set flag says what is absent (1 edge weights, 2 node weights) or has only
+    32 bits (8 node ids, 32 edge weights).
+    """
+    weighted = graph.data.max() > 1
+    flags = (0 if weighted else 1) | 2 | 8 | 32
+    nodes = graph.shape[0]
+    first = 8 * (3 + nodes + 1)
+    with file.open("wb") as out:
+        out.write(np.array([flags, nodes, graph.nnz], dtype="<u8").tobytes())
+        out.write((first + 4 * graph.indptr.astype("<u8")).tobytes())
+        out.write(graph.indices.astype("<u4").tobytes())
+        if weighted:
+            out.write(graph.data.astype("<u4").tobytes())

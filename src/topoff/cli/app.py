@@ -1,0 +1,115 @@
+"""The command line: one file per verb; the only place that prints. Heavy imports happen inside the verbs."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from topoff import __version__
+from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
+from topoff.cli.flags import with_settings
+
+MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
+NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have no exception of their own
+
+
+class Stopped(Exception):  # noqa: N818
+    """Say that the user stopped a verb, and how to go on."""
+
+
+class _Verbs(TyperGroup):
+    """Run a verb; typer would turn Ctrl-C into a silent exit."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb that the command line names."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop) or "Stopped.") from None
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    help="Graph neural networks in mini-batches that behave like the whole graph.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("info", epilog=info.EXAMPLES)(info.info)
+app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
+app.command("partition", epilog=partition.EXAMPLES)(partition.partition)
+app.command("train", epilog=train.EXAMPLES)(with_settings(train.train))
+app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
+app.command("report", epilog=report.EXAMPLES)(report.report)
+app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
+app.command("compare", epilog=compare.EXAMPLES)(with_settings(compare.compare))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"topoff {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; may stand after the verb, too."),
+) -> None:
+    """Graph neural networks in mini-batches that behave like the whole graph."""
+
+
+def main() -> None:
+    """Run a verb. Exit code 2: a user error, one line on stderr; 1: stopped or failed; tracebacks only with --debug."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warner()
+            app(args=arguments, prog_name="topoff")
+    except (Stopped, KeyboardInterrupt) as stop:
+        raise SystemExit(_say(str(stop) or "Stopped.", 1)) from None
+    except Exception as error:
+        if debug:
+            raise
+        raise SystemExit(_say(*_sentence(error))) from error
+
+
+def _sentence(error: Exception) -> tuple[str, int]:
+    """Return what to say of an error, and the exit code."""
+    mistake = isinstance(error, MISTAKES) or getattr(error, "errno", None) in NO_PLACE
+    if isinstance(error, OSError) and error.filename is not None and mistake:  # the system's own: it names no remedy
+        blocked = isinstance(error, FileExistsError | NotADirectoryError)
+        got = "a file where a folder is needed" if blocked else error.strerror
+        return f"Expected to use {error.filename} (got {got}); choose a place that can be read and written.", 2
+    if mistake:
+        return str(error), 2
+    if isinstance(error, OSError):
+        return f"{error}; nothing that was saved is lost.", 1
+    return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1
+
+
+def _warner() -> Callable[..., None]:
+    """Return a function that prints a warning in one line, without its place in the code, and once wherever it is."""
+    told = set()
+
+    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+        """Print a warning that was not printed yet."""
+        if str(message) not in told:
+            told.add(str(message))
+            _say(f"warning: {message}", 0)
+
+    return warn
+
+
+def _say(text: str, code: int) -> int:
+    """Print one line on stderr; return the exit code."""
+    typer.echo(f"topoff: {' '.join(text.split())}", err=True)
+    return code

@@ -1,0 +1,149 @@
+"""What people see of a comparison: a live bar on a terminal, a line per run elsewhere, and the table in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from topoff.cli.format import duration, percent
+from topoff.experiments.jobs import Failure, Job, Watcher
+from topoff.experiments.table import COLUMNS, Column, best_of, cell, marked, written
+from topoff.training.run_folder import RunFolder
+
+PARTS = ((13,), (6, 7), (3, 5, 5), (3, 3, 2, 2, 3))  # columns of each part of the table, for narrower terminals
+
+
+class Board(Watcher):
+    """Show the progress of a comparison on stderr."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True, markup=False, emoji=False)
+        self._quiet, self._live = quiet, self._console.is_terminal and not quiet
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
+        self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
+        self._task = self._bar.add_task("starting", total=1, note="")
+        self._before, self._epochs, self._metric, self._score = 0, 1, "accuracy", ""
+        self._name, self._told, self._kept = "", set[str](), 0
+
+    def __enter__(self) -> Board:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        if self._kept:
+            runs, are = ("run", "is") if self._kept == 1 else ("runs", "are")
+            self._say(f"{self._kept} {runs} had finished earlier and {are} not run again")
+
+    def started(self, job: Job, number: int, total: int) -> None:
+        """Name the run."""
+        self._name, self._before, self._score = f"{job.name} ({number}/{total})", number - 1, ""
+        self._bar.update(self._task, description=self._name, total=total, completed=number - 1, note="starting")
+        if not self._live:
+            self._say(f"{self._name} ...")
+
+    def kept(self, job: Job, number: int, total: int) -> None:
+        """Count a run that had finished."""
+        self._kept += 1
+        self._bar.update(self._task, description=f"{job.name} ({number}/{total})", total=total, completed=number)
+
+    def skipped(self, jobs: Sequence[Job]) -> None:
+        """Name the seeds that are not tried."""
+        seeds = ("seed " if len(jobs) == 1 else "seeds ") + ", ".join(str(job.config.seed) for job in jobs)
+        self._say(f"{jobs[0].config.method}, {seeds}: not tried, for the same reason")
+
+    def knows(self, metric: str, epochs: int) -> None:
+        """Remember the score and the epochs."""
+        self._metric, self._epochs = metric, epochs
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show the preparation."""
+        self._bar.update(self._task, note=what)
+
+    def stepped(self, epoch: int, share: float, loss: float) -> None:
+        """Move the bar."""
+        done = self._before + (epoch - 1 + share) / max(1, self._epochs)
+        self._bar.update(self._task, completed=done, note=f"epoch {epoch}/{self._epochs}{self._score}")
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Keep the exact score in sight."""
+        if record.get("val") is not None:
+            self._score = f", validation {percent(record['val'], metric=self._metric)}"
+        self.stepped(record["epoch"], 1.0, 0.0)
+
+    def warned(self, text: str) -> None:
+        """Print a warning that was not printed yet."""
+        if text not in self._told:
+            self._told.add(text)
+            self._say(f"topoff: warning: {self._name}: {' '.join(text.split())}")
+
+    def ended(self, job: Job, failure: Failure | None) -> None:
+        """Say how a run went."""
+        if failure is not None:
+            self._say(f"{job.name}: {failure.reason}")
+        elif not self._live:
+            result = RunFolder(job.folder).read_json("result.json")
+            scores = [percent(result[split], metric=result["metric"]) for split in ("val", "test")]
+            words = f"validation {scores[0]}, test {scores[1]} at epoch {result['best_epoch']}"
+            self._say(f"{job.name}: {words}, {duration(result['epoch_seconds'])} per epoch")
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def print_table(table: dict[str, Any], page: Path) -> None:
+    """Print the table, in parts where the terminal is narrow, the best value of each column in bold."""
+    from rich.console import Console
+
+    console = Console(markup=False, emoji=False)
+    unbound = console.options.update(max_width=10_000)
+    for sizes in PARTS:
+        ends = list(accumulate(sizes))
+        parts = [_rich_table(table, COLUMNS[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+        if all(console.measure(part, options=unbound).maximum <= console.width for part in parts):
+            break
+    for part in parts:
+        console.print(part)
+    rows, metric = table["methods"], table["metric"] or "score"
+    for name, row in rows.items():
+        for note in [*([row["error"]] if "error" in row else []), *row.get("notes", ())]:
+            console.print(f"{name}: {note}", highlight=False, soft_wrap=True)
+    for note in table["notes"]:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    own = [f"{name} trains {row['own_model']}" for name, row in rows.items() if "own_model" in row]
+    if own:
+        console.print(f"* a model of its own: {', '.join(own)}", highlight=False, soft_wrap=True)
+    own = [f"{name}: {written(row['own_settings'])}" for name, row in rows.items() if "own_settings" in row]
+    if own:
+        console.print(f"+ settings of its own: {'; '.join(own)}", highlight=False, soft_wrap=True)
+    if table["target"] is not None:
+        console.print(f"target: validation {percent(table['target'], metric=metric)}", highlight=False)
+    console.print(f"runs: {table['out']}   page: {page}", highlight=False, soft_wrap=True)
+
+
+def _rich_table(table: dict[str, Any], columns: tuple[Column, ...]) -> Any:
+    """Make the part of the table that has these columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rows, metric = table["methods"], table["metric"] or "score"
+    made = Table(title=Text(f"{table['dataset']}: {table['model']}, {table['epochs']} epochs, {metric}"))
+    made.add_column("method")
+    for column in columns:
+        made.add_column(column.title, justify="right", no_wrap=True)
+    best = {column.key: best_of(rows, column, metric=metric) for column in columns}
+    for name, row in rows.items():
+        texts = [
+            Text(
+                cell(row, column, metric=metric).replace("\xa0", " "), style="bold" if name in best[column.key] else ""
+            )
+            for column in columns
+        ]
+        made.add_row(Text(marked(name, row)), *texts)
+    return made

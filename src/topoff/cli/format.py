@@ -1,0 +1,28 @@
+"""Numbers as people write them."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """Write seconds for people.
+
+    >>> duration(0.0123), duration(4.2), duration(150), duration(7300)
+    ('12 ms', '4.2 s', '2 min 30 s', '2 h 1 min')
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def percent(value: float | None, *, metric: str = "accuracy") -> str:
+    """Write a score for people: shares in per cent, errors as they are.
+
+    >>> percent(0.7312), percent(1.5, metric="rmse"), percent(None)
+    ('73.12 %', '1.5', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if metric in ("rmse", "mae", "r2") else f"{100 * value:.2f} %"

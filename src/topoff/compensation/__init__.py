@@ -1,0 +1,1 @@
+"""The paper: embeddings, basis, estimate, compensated batches, `TOP`."""

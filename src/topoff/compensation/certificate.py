@@ -1,0 +1,63 @@
+"""How much of the messages from outside a compensation misses: per batch and pooled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch_geometric.data import Data
+
+from topoff.compensation.compensated import Supplement
+from topoff.compensation.estimator import Compensator
+
+COLUMNS = 32  # of each layer that a certificate looks at
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Describe the compensation of one batch."""
+
+    nodes: int
+    boundary: int  # rows that receive messages from outside, or halo nodes on the general path
+    rank: int  # directions that carry energy
+    condition: float  # of the matrix that was inverted
+    certificate: float  # share of the messages from outside that is missed
+
+
+def describe_batch(batch: Data, certificate: float) -> BatchReport:
+    """Collect what is known of a batch's compensation."""
+    supplement: Supplement = batch.supplement
+    structure, compensation = supplement.structure, supplement.compensation
+    rows = [spot.boundary.numel() for spot in structure.spots.values()]
+    rows += [near.halo.numel() for near in structure.around.values()]
+    rank, condition = (0, 1.0) if compensation is None else (compensation.rank, compensation.condition)
+    return BatchReport(structure.nodes.numel(), max(rows, default=0), rank, condition, certificate)
+
+
+class Residual:
+    """Account for ||A[B,C] (H_C - R H_B)|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
+
+    def __init__(self, compensator: Compensator, batches: list[Data]) -> None:
+        self._compensator = compensator
+        self._pairs = [(batch.supplement.structure, batch.supplement.compensation) for batch in batches]
+        self._sums = np.zeros((len(batches), 2))
+
+    def add(self, rows: Tensor) -> None:
+        """Add the embeddings of one layer (n, d); of a wide layer, every so many of its columns."""
+        rows = rows[:, :: max(1, rows.size(1) // COLUMNS)].contiguous()
+        for row, (structure, compensation) in enumerate(self._pairs):
+            self._sums[row] += self._compensator.residual(structure, compensation, rows)
+
+    def pooled(self) -> float:
+        """Return the certificate over all batches."""
+        return _ratio(self._sums.sum(0))
+
+    def per_batch(self) -> list[float]:
+        """Return the certificate of each batch."""
+        return [_ratio(row) for row in self._sums]
+
+
+def _ratio(sums: np.ndarray[Any, Any]) -> float:
+    return float((sums[0] / sums[1]) ** 0.5) if sums[1] > 0 else 0.0

@@ -1,0 +1,75 @@
+"""Basic embeddings: the input of every conv, for the current weights or for random initialisations (Section 5.1)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.forward.call import Call, plain
+from topoff.forward.convs import Conv
+from topoff.forward.exact import Collect, exact
+from topoff.forward.plan import Plan
+from topoff.graph.graph import Graph
+
+
+def embed(
+    model: nn.Module,
+    graph: Graph,
+    batches: Sequence[Data],
+    *,
+    plan: Plan,
+    collect: Collect,
+    call: Call | None = None,
+) -> Tensor:
+    """Run exact inference, hand the (n, d) input of every conv to `collect`, and return the output (n, out).
+
+    Inputs that are the raw features (or fixed propagations of them) are left out: their halo terms are known exactly.
+    """
+
+    def filtered(conv: Conv, hop: int, rows: Tensor) -> None:
+        """Pass on what is not known beforehand."""
+        if conv.path == "general" or not plan.is_constant(conv, hop):
+            collect(conv, hop, rows.reshape(rows.size(0), -1).cpu())
+
+    return exact(model, graph, batches, call=call, collect=filtered)
+
+
+def reinitialised(model: nn.Module, seed: int) -> nn.Module:
+    """Return a copy of the model with fresh random parameters; the global generator is left as it was.
+
+    Raises:
+        ValueError: for a parameter that no `reset_parameters()` reaches.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> bool((reinitialised(layer, 0).weight == reinitialised(layer, 0).weight).all())
+    True
+    """
+    forgotten = unreset_parameter(model)
+    if forgotten:
+        raise ValueError(
+            f"Expected every parameter to be drawn by a reset_parameters() (got parameter '{forgotten}' that nothing "
+            f"resets): add the method, or use inits=1, which needs no random initialisation."
+        )
+    fresh = copy.deepcopy(plain(model))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in fresh.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+    return fresh
+
+
+def unreset_parameter(model: nn.Module) -> str | None:
+    """Return the name of a parameter that no `reset_parameters()` of its module, or of one around it, can reach."""
+    model = plain(model)
+    for name, _ in model.named_parameters():
+        path = name.split(".")[:-1]
+        around = [model.get_submodule(".".join(path[:depth])) for depth in range(len(path) + 1)]
+        if not any(callable(getattr(module, "reset_parameters", None)) for module in around):
+            return name
+    return None

@@ -1,0 +1,308 @@
+"""Estimate the compensation: out-of-batch embeddings as a linear combination of in-batch ones, H_C ~ R H_B (5, 6).
+
+R has rank k and is never formed: `read` (k x b) takes k numbers per column from the batch, `spread` puts them where the
+halo's messages would arrive,
+
+    A[B, C] H_C  ~  spread @ (read @ H_B).
+
+>>> import torch
+>>> from torch_geometric.data import Data
+>>> from torch_geometric.nn import GCN
+>>> from topoff.forward.plan import make_plan, structure_of
+>>> data = Data(x=torch.rand(6, 3), edge_index=torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]]))
+>>> graph, model = Graph(data), GCN(3, 4, num_layers=2, out_channels=2)
+>>> plan = make_plan(model, graph)
+>>> compensator = Compensator(rank=2).fit(graph, plan, blocks=[torch.rand(6, 4)])
+>>> compensator.of(structure_of(graph, plan, torch.arange(3))).read.shape
+torch.Size([2, 3])
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from topoff.compensation.principal import Principal, compress, one_thread
+from topoff.forward.plan import Plan, Structure
+from topoff.graph.graph import Chain, Graph
+from topoff.graph.operators import Operator
+
+ESTIMATORS = ("ridge", "paper", "released")
+ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
+PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
+
+
+@dataclass(frozen=True)
+class Compensation:
+    """Hold what a batch needs to replace its halo: the factors of A[B, C] R, for every operator of the model."""
+
+    read: Tensor  # (k, s)
+    anchors: Tensor | None  # (s,) positions in the batch that are read; None: all b
+    spread: dict[Operator, Tensor]  # (r, k) per linear operator, for the boundary rows alone
+    halo: dict[str, Tensor]  # (c, k) per flow: the halo's own rows are halo @ (read @ h), for the general path
+    rank: int  # directions that carry energy
+    condition: float  # of the regularised Gram matrix that was inverted
+
+    def summary(self, h: Tensor) -> Tensor:
+        """Read the batch: (b, d) -> (k, d)."""
+        return self.read @ (h if self.anchors is None else h[self.anchors])
+
+    def to(self, device: torch.device | str) -> Compensation:
+        """Move to a device."""
+        anchors = None if self.anchors is None else self.anchors.to(device)
+        spread = {key: matrix.to(device) for key, matrix in self.spread.items()}
+        halo = {key: matrix.to(device) for key, matrix in self.halo.items()}
+        return Compensation(self.read.to(device), anchors, spread, halo, self.rank, self.condition)
+
+
+class Compensator:
+    """Estimate compensations from basic embeddings.
+
+    Args:
+        rank: k, or the fraction of the basis energy to keep (0 < rank < 1). 0 means no compensation.
+        estimator: "ridge" (default), "paper" (Eq. 12, 13) or "released" (the authors' code, one global QR basis).
+        ridge: lambda, relative to the mean diagonal of the Gram matrix; 0 cuts the null space instead.
+        anchors: how many nodes of a batch are read by "paper" (default: k) and "released" (default: all).
+        width: columns of the basis per unit of rank: the regression uses all of them, the batch pays for `rank` only.
+        seed: of the random sketches and anchors of "paper" and "released".
+    """
+
+    blocks_: list[Tensor]  # the basis Phi (n, m), in blocks of columns
+    rank_: int
+
+    def __init__(
+        self,
+        rank: int | float = 64,
+        *,
+        estimator: str = "ridge",
+        ridge: float = 1e-5,
+        anchors: int | None = None,
+        width: int = 8,
+        seed: int = 0,
+    ) -> None:
+        """Store the parameters; `check` refuses wrong ones."""
+        self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
+        self.width = width
+        self._features: tuple[Graph, Tensor] | None = None
+
+    def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
+        """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
+        principal = self.start(graph, plan)
+        for block in blocks:
+            principal.add(block)
+        return self.finish(principal)
+
+    def start(self, graph: Graph, plan: Plan) -> Principal:
+        """Return an empty basis to which blocks are added one by one; end with `finish`."""
+        self.check()
+        self._graph, self._plan = graph, plan
+        width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
+        return Principal(width)
+
+    def finish(self, principal: Principal) -> Compensator:
+        """Close the basis and learn from it."""
+        n, dtype = self._graph.num_nodes, self._graph.data.x.dtype
+        if principal.blocks and self.estimator == "ridge" and self._plan.chains:
+            principal.add_features(self._leading_features(self._plan.chains[0]))
+        self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
+        m = sum(block.size(1) for block in self.blocks_)
+        self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
+        if self.estimator == "released":
+            self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
+        receivers = self._graph.data.edge_index[1]
+        self._weight = (torch.bincount(receivers, minlength=n) + 1).to(dtype).sqrt()
+        return self
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there is a basis."""
+        return hasattr(self, "blocks_")
+
+    @property
+    def basis_(self) -> Tensor:
+        """The basis Phi; (n, m)."""
+        return torch.cat(self.blocks_, dim=1) if self.blocks_ else self._graph.data.x[:, :0]
+
+    def of(self, structure: Structure) -> Compensation:
+        """Return the compensation of one batch."""
+        if self.rank_ == 0:
+            spreads = [self._graph.data.x.new_zeros(spot.boundary.numel(), 0) for spot in structure.spots.values()]
+            spreads += [self._graph.data.x.new_zeros(near.halo.numel(), 0) for near in structure.around.values()]
+            read = self._graph.data.x.new_zeros(0, structure.nodes.numel())
+            return self._pack(structure, spreads, read, rank=0, condition=1.0)
+        return getattr(self, f"_{self.estimator}")(structure)  # type: ignore[no-any-return]
+
+    def residual(self, structure: Structure, compensation: Compensation, rows: Tensor) -> tuple[float, float]:
+        """Return ||A[B,C] (H_C - R H_B)||^2 and ||A[B,C] H_C||^2 of one batch for embeddings (n, d)."""
+        missing, whole = 0.0, 0.0
+        summary = compensation.summary(rows[structure.nodes])
+        pairs = [(spot.halo @ rows, compensation.spread[key] @ summary) for key, spot in structure.spots.items()]
+        pairs += [(rows[near.halo], compensation.halo[flow] @ summary) for flow, near in structure.around.items()]
+        for true, estimate in pairs:
+            missing += float((true - estimate).square().sum())
+            whole += float(true.square().sum())
+        return missing, whole
+
+    def _ridge(self, structure: Structure) -> Compensation:
+        """Regress the halo's messages on the batch, then keep the k directions that carry most of them.
+
+        With F = Phi_B, T = A[B,C] Phi_C and weights W (the square root of the degree: embeddings of well-connected
+        nodes move less), the ridge solution is R = T (F'WF + lambda I)^-1 F'W; among all of rank k, the one nearest to
+        it on the basis projects on the k leading right singular vectors V of the fitted messages:
+        spread = T V, read = V' (F'WF + lambda I)^-1 F'W.
+        """
+        F = self._rows(structure.nodes)
+        weight = self._weight[structure.nodes].to(F.dtype)
+        FW = F * (weight / weight.mean()).unsqueeze(1)
+        messages = self._messages(structure)
+        inverse, smoother, condition = _regularised_inverse(F.T @ FW, self.ridge)
+        energy = inverse.new_zeros(inverse.shape)
+        for T in messages:
+            sample = T[:: max(1, len(T) // ENERGY_ROWS)]
+            gram = (sample.T @ sample).to(inverse.dtype)
+            energy += gram / gram.trace().clamp(min=1e-30)
+        with one_thread():
+            values, vectors = torch.linalg.eigh(smoother.T @ energy @ smoother)
+        k = min(self.rank_, len(F))
+        V = vectors[:, vectors.size(1) - k :].flip(1)
+        floor = torch.finfo(F.dtype).eps * values.clamp(min=0).sum()
+        rank = int((values.flip(0)[:k] > floor).sum())
+        self._warn_of_small_batch(len(F))
+        read = (V.T @ inverse).to(F.dtype) @ FW.T
+        return self._pack(structure, [T @ V.to(T.dtype) for T in messages], read, rank=rank, condition=condition)
+
+    def _paper(self, structure: Structure) -> Compensation:
+        """Follow Eq. (12): a range finder per batch, k uniform anchors, a truncated pseudo-inverse."""
+        H = self._rows(structure.nodes)
+        k = min(self.rank_, len(H))
+        generator = self._generator(structure)
+        sketch = torch.randn(H.size(1), k, generator=generator, dtype=H.dtype)
+        Q = torch.linalg.qr(H @ sketch).Q
+        count = min(len(H), k if self.anchors is None else self.anchors)
+        anchors = torch.randperm(len(H), generator=generator)[:count].sort().values
+        small = (Q[anchors].T @ H[anchors]).double()
+        with one_thread():
+            inverse = torch.linalg.pinv(small, rtol=PINV_RTOL).to(H.dtype)
+            singular = torch.linalg.svdvals(small)
+        rank = int((singular > PINV_RTOL * singular[:1]).sum())
+        spreads = [T @ inverse for T in self._messages(structure)]
+        condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
+        return self._pack(
+            structure, spreads, Q[anchors].T.contiguous(), anchors=anchors, rank=rank, condition=condition
+        )
+
+    def _released(self, structure: Structure) -> Compensation:
+        """Follow the authors' release: one global orthonormal basis Q, read = pinv(Q_S), spread = A[B,C] Q_C."""
+        Q = self._rows(structure.nodes)
+        anchors = None
+        if self.anchors is not None and self.anchors < len(Q):
+            order = torch.randperm(len(Q), generator=self._generator(structure))
+            anchors = order[: self.anchors].sort().values
+        chosen = (Q if anchors is None else Q[anchors]).double()
+        singular = torch.linalg.svdvals(chosen)
+        cut = max(chosen.shape) * torch.finfo(Q.dtype).eps * float(singular.max()) if singular.numel() else 0.0
+        rank = int((singular > cut).sum())
+        read = torch.linalg.pinv(chosen, atol=cut, rtol=0.0).to(Q.dtype)
+        condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
+        self._warn_of_small_batch(len(Q))
+        return self._pack(structure, self._messages(structure), read, anchors=anchors, rank=rank, condition=condition)
+
+    def _leading_features(self, chain: Chain) -> Tensor:
+        """Return the leading directions of the propagated features, found once per graph."""
+        if self._features is None or self._features[0] is not self._graph:
+            features = self._graph.propagated(chain)
+            width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
+            self._features = self._graph, compress([features], width)
+        return self._features[1]
+
+    def _rows(self, nodes: Tensor) -> Tensor:
+        """Return Phi of some nodes; (b, m)."""
+        return torch.cat([block[nodes] for block in self.blocks_ or [self.basis_]], dim=1)
+
+    def _messages(self, structure: Structure) -> list[Tensor]:
+        """Return A[B,C] Phi_C for every operator, and Phi_C for every flow of the general path."""
+        blocks = self.blocks_ or [self.basis_]
+        linear = [torch.cat([spot.halo @ block for block in blocks], dim=1) for spot in structure.spots.values()]
+        return linear + [self._rows(near.halo) for near in structure.around.values()]
+
+    def _pack(
+        self,
+        structure: Structure,
+        spreads: list[Tensor],
+        read: Tensor,
+        *,
+        rank: int,
+        condition: float,
+        anchors: Tensor | None = None,
+    ) -> Compensation:
+        """Sort the spreads by operator, then by flow, into a `Compensation`."""
+        spread = dict(zip(structure.spots, spreads, strict=False))
+        halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
+        return Compensation(read.contiguous(), anchors, spread, halo, rank, condition)
+
+    def _generator(self, structure: Structure) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed * 1_000_003 + int(structure.nodes.sum()) % 1_000_003)
+
+    def _warn_of_small_batch(self, size: int) -> None:
+        """Warn where a batch has fewer nodes than the basis has directions."""
+        if self.rank_ > size:
+            warnings.warn(
+                f"rank {self.rank_} exceeds a batch of {size} nodes, which can hold {size} directions at most: "
+                f"raise ratio or lower rank.",
+                stacklevel=4,
+            )
+
+    def check(self) -> None:
+        """Refuse parameters that make no sense."""
+        if self.estimator not in ESTIMATORS:
+            raise ValueError(f"Expected estimator to be one of {', '.join(ESTIMATORS)} (got '{self.estimator}').")
+        whole = isinstance(self.rank, int) and not isinstance(self.rank, bool) and self.rank >= 0
+        if not whole and not (isinstance(self.rank, float) and 0 < self.rank < 1):
+            raise ValueError(
+                f"Expected rank to be a whole number >= 0 or a fraction of the energy in (0, 1) (got {self.rank!r})."
+            )
+        if self.width < 1:
+            raise ValueError(f"Expected width to be at least 1 (got {self.width}).")
+        if self.ridge < 0:
+            raise ValueError(f"Expected ridge to be at least 0 (got {self.ridge}).")
+        if self.anchors is not None and self.anchors < 1:
+            raise ValueError(f"Expected anchors to be at least 1 (got {self.anchors}): leave it out to read all nodes.")
+
+
+def _regularised_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
+    """Return (G + lambda mean(diag G) I)^-1, that times G, and the condition number, in float64.
+
+    At lambda = 0 the null space of G is cut instead (eigenvalues below m eps max). With a ridge the condition number is
+    a lower bound, from the pivots of the Cholesky factor.
+    """
+    eps = torch.finfo(gram.dtype).eps
+    G = gram.double()
+    if G.numel() == 0:
+        return G, G, 1.0
+    if float(G.diagonal().sum()) == 0:  # nothing to read in this batch
+        return torch.zeros_like(G), torch.zeros_like(G), 1.0
+    with one_thread():
+        return _inverse((G + G.T) / 2, ridge, eps=eps)
+
+
+def _inverse(G: Tensor, ridge: float, *, eps: float) -> tuple[Tensor, Tensor, float]:
+    """Do so for a symmetric matrix that is not zero."""
+    m = G.size(0)
+    if ridge:
+        shifted = G + ridge * G.diagonal().mean().clamp(min=1e-300) * torch.eye(m, dtype=G.dtype)
+        factor = torch.linalg.cholesky(shifted)
+        pivots = factor.diagonal()
+        return (
+            torch.cholesky_inverse(factor),
+            torch.cholesky_solve(G, factor),
+            float((pivots.max() / pivots.min()) ** 2),
+        )
+    values, vectors = torch.linalg.eigh(G)
+    keep = values > m * eps * values.max().clamp(min=1e-300)
+    values, vectors = values[keep], vectors[:, keep]
+    condition = float(values.max() / values.min()) if len(values) else 1.0
+    return (vectors / values) @ vectors.T, vectors @ vectors.T, condition

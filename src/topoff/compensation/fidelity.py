@@ -1,0 +1,126 @@
+"""How far batches are from the whole graph: outputs, per layer, gradients (Section 5.2 of the paper).
+
+relative error = sqrt(sum_i ||H*_Bi - H_Bi||_F^2) / ||H*||_F, in eval mode, against the exact forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Data
+
+from topoff.forward.call import evaluating
+from topoff.forward.convs import Conv
+from topoff.tasks.task import Loss
+
+Run = Callable[[Data], Tensor]  # the model on a batch, compensated or not
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Say how close batches are to the whole graph; errors are relative, 0 is exact."""
+
+    output: float  # 1 - relative error of the outputs
+    relative_error: float
+    layers: tuple[tuple[str, float], ...] = ()  # relative error of what each conv reads, in the order of the forward
+    gradient_error: float | None = None  # ||sum_i g_Bi - g*|| / ||g*||
+    gradient_cosine: float | None = None
+    certificate: float | None = None  # the estimator's own measure, on the embeddings that it was last shown
+
+    def __str__(self) -> str:
+        """Say it in one line, without what was not measured."""
+        parts = [f"fidelity {self.output:.1%}"]
+        if self.gradient_error is not None:
+            parts.append(f"gradient error {self.gradient_error:.1%} (cosine {self.gradient_cosine:.3f})")
+        if self.certificate is not None:
+            parts.append(f"certificate {self.certificate:.3f}")
+        return ", ".join(parts)
+
+
+class RelativeError:
+    """Pool squared differences over batches.
+
+    >>> error = RelativeError()
+    >>> error.add(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 3.0]))
+    >>> error.value()
+    0.2
+    """
+
+    def __init__(self) -> None:
+        self.difference, self.norm = 0.0, 0.0
+
+    def add(self, exact: Tensor, approximate: Tensor) -> None:
+        """Add rows of one batch."""
+        self.difference += float((exact - approximate).double().square().sum())
+        self.norm += float(exact.double().square().sum())
+
+    def value(self) -> float:
+        """Return the relative error so far."""
+        if self.norm == 0:
+            return 0.0 if self.difference == 0 else float("inf")
+        return float((self.difference / self.norm) ** 0.5)
+
+
+def output_error(run: Run, batches: Sequence[Data], exact: Tensor) -> tuple[float, Tensor]:
+    """Return the relative output error of the batches, and their outputs in the order of the nodes (n, out)."""
+    error, outputs = RelativeError(), torch.full_like(exact, float("nan"))
+    for batch in batches:
+        out = run(batch)
+        outputs[batch.n_id] = out
+        error.add(exact[batch.n_id], out)
+    return error.value(), outputs
+
+
+class LayerErrors:
+    """Compare what each conv reads in the batches with what it reads exactly."""
+
+    def __init__(self) -> None:
+        self.exact: list[tuple[str, Tensor]] = []
+        self.errors: list[RelativeError] = []
+
+    def add_exact(self, conv: Conv, hop: int, rows: Tensor) -> None:
+        """Note the exact (n, d) rows; a `Collect` for exact inference."""
+        self.exact.append((f"{conv.name}[{hop}]" if hop else conv.name, rows))
+        self.errors.append(RelativeError())
+
+    def comparing(self, nodes: Tensor) -> Callable[[Conv, int, Tensor], None]:
+        """Return a `Collect` for the forward of one batch."""
+        pairs = iter(zip(self.exact, self.errors, strict=True))
+
+        def collect(conv: Conv, hop: int, rows: Tensor) -> None:
+            """Compare the rows of the next conv."""
+            (_, exact), error = next(pairs)
+            error.add(exact[nodes], rows.detach())
+
+        return collect
+
+    def values(self) -> tuple[tuple[str, float], ...]:
+        """Return (name, relative error) per layer."""
+        return tuple((name, error.value()) for (name, _), error in zip(self.exact, self.errors, strict=True))
+
+
+def gradient(model: nn.Module, run: Run, batches: Sequence[Data], *, loss: Loss) -> Tensor:
+    """Return the gradient of the loss over all training nodes, summed over the batches; (parameters,)."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    total = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    count = sum(int(batch.train_mask.sum()) for batch in batches)
+    for batch in batches:
+        if not bool(batch.train_mask.any()):
+            continue
+        with evaluating(model), torch.enable_grad():
+            value = loss(run(batch)[batch.train_mask], batch.y[batch.train_mask]) / count
+            parts = torch.autograd.grad(value, parameters, allow_unused=True)
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, parts, strict=True)]
+        total += torch.cat([part.reshape(-1) for part in flat]).double().cpu()
+    return total
+
+
+def compare_gradients(estimate: Tensor, exact: Tensor) -> tuple[float, float]:
+    """Return ||g - g*|| / ||g*|| and the cosine between them."""
+    error = RelativeError()
+    error.add(exact, estimate)
+    return error.value(), float(F.cosine_similarity(estimate, exact, dim=0))

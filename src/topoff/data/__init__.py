@@ -1,0 +1,1 @@
+"""Files to a checked `Data`."""

@@ -1,0 +1,182 @@
+"""Check a graph: whatever leaves this room is a plain, valid `Data`."""
+
+import copy
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from topoff.data.sources import MASKS
+
+
+def check(data: Data) -> Data:
+    """Return a validated copy of `data`, sharing tensors that need no conversion; keep further attributes as they are.
+
+    x (n, d) float32 or float64, finite (integers, bool and half precision become float32); edge_index int64 (2, E)
+    contiguous, in range; y int64 (n,) classes, or 0/1 float (n, c) multi-label, or float (n,) regression, with -1 or
+    NaN for nodes in no mask; bool masks (n,) that do not overlap, train_mask not empty; edge_weight (E,) finite, in
+    x's dtype; edge_attr with E rows. Directed edges, self-loops, duplicates and isolated nodes stay as they are.
+
+    Raises ValueError or TypeError in one sentence with the remedy.
+
+    >>> mask = torch.tensor([True, False])
+    >>> check(Data(x=torch.eye(2, dtype=torch.long), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1]),
+    ...            train_mask=mask, val_mask=~mask, test_mask=mask & ~mask)).x.dtype
+    torch.float32
+    """
+    out = check_graph(data)
+    for name in MASKS:
+        out[name] = _check_mask(name, data.get(name), out.x.size(0))
+    _check_disjoint(out)
+    out.y = _check_y(data.y, out.train_mask | out.val_mask | out.test_mask)
+    return out
+
+
+def check_graph(data: Data) -> Data:
+    """Return a validated copy of `data` as `check` does, but ask for no labels and no masks; for prediction.
+
+    >>> check_graph(Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]))).num_nodes
+    2
+    """
+    if not isinstance(data, Data):
+        refuse_type(data)
+    if "adj_t" in data:
+        refuse("the edges in 'edge_index'", "'adj_t'", "set edge_index from adj_t.coo() and delete adj_t")
+    if "edge_label" in data or "edge_label_index" in data:
+        refuse("labels of nodes", "'edge_label'", "link tasks are not supported yet: delete it and set data.y")
+    out = Data.from_dict(data.to_dict())
+    out.x = _check_x(data.x)
+    if data.get("num_nodes", len(out.x)) != len(out.x):
+        refuse(f"'x' to have {data.num_nodes} rows, as num_nodes says", str(len(out.x)), "give every node a row")
+    out.edge_index = _check_edge_index(data.edge_index, out.x.size(0))
+    if data.get("edge_weight") is not None:
+        out.edge_weight = _check_edge_values("edge_weight", data.edge_weight, out.edge_index.size(1)).to(out.x.dtype)
+    if data.get("edge_attr") is not None:
+        out.edge_attr = _check_edge_values("edge_attr", data.edge_attr, out.edge_index.size(1))
+    return out
+
+
+def row_normalised(data: Data) -> Data:
+    """Return the graph with the features of every node divided by their sum; rows of zeros stay.
+
+    Raises:
+        ValueError: negative features.
+
+    >>> row_normalised(Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))).x
+    tensor([[0.2500, 0.7500],
+            [0.0000, 0.0000]])
+    """
+    if bool((data.x < 0).any()):
+        least = f"{float(data.x.min()):.3g}"
+        refuse("features that are not negative for row_normalize", least, "give counts, or leave it out")
+    data, sums = copy.copy(data), data.x.sum(dim=1, keepdim=True)
+    data.x = data.x / sums.where(sums > 0, 1)
+    return data
+
+
+# ---- the checks
+
+
+def refuse(expected: str, got: str, remedy: str) -> NoReturn:
+    """Raise the one sentence."""
+    raise ValueError(f"Expected {expected} (got {got}); {remedy}.")
+
+
+def refuse_type(source: Any) -> NoReturn:
+    """Raise TypeError for what is neither a name, a path nor a homogeneous graph."""
+    remedy = "pass a name, a path or a torch_geometric.data.Data, such as dataset[0]"
+    if isinstance(source, HeteroData):
+        remedy = "node and edge types are not supported yet: convert it with data.to_homogeneous()"
+    raise TypeError(f"Expected the graph to be a homogeneous PyG Data (got {type(source).__name__}); {remedy}.")
+
+
+def _dense(name: str, value: Any) -> Tensor:
+    """Return `value` if it is a dense tensor."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        got = "nothing" if value is None else str(getattr(value, "layout", type(value).__name__))
+        refuse(f"'{name}' to be a dense torch.Tensor", got, f"set data.{name} to one")
+    if value.is_complex():
+        refuse(f"'{name}' to be real", str(value.dtype), "split it into real and imaginary parts")
+    return value
+
+
+def _check_x(value: Any) -> Tensor:
+    x = _dense("x", value)
+    if x.dim() != 2 or x.size(0) == 0 or x.size(1) == 0:
+        remedy = "a graph needs at least one node and one feature; use torch.ones(n, 1) where there are none"
+        refuse("'x' to have shape (nodes, features)", str(tuple(x.shape)), remedy)
+    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    finite = torch.isfinite(x).all(dim=1)
+    if not finite.all():
+        rows = (~finite).nonzero().view(-1)
+        refuse("'x' to be finite", f"NaN or inf in {len(rows)} rows, first {int(rows[0])}", "replace or impute them")
+    return x
+
+
+def _check_edge_index(value: Any, n: int) -> Tensor:
+    if hasattr(value, "as_tensor"):  # PyG's EdgeIndex
+        value = value.as_tensor()
+    edge_index = _dense("edge_index", value)
+    if edge_index.is_floating_point() or edge_index.dtype == torch.bool:
+        refuse("'edge_index' to hold integers", str(edge_index.dtype), "convert node ids with .long()")
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        remedy = "one column per edge; transpose a list of pairs with .t()"
+        refuse("'edge_index' to have shape (2, edges)", str(tuple(edge_index.shape)), remedy)
+    edge_index = edge_index.long().contiguous()
+    if edge_index.numel() and (edge_index.min() < 0 or edge_index.max() >= n):
+        got = f"{int(edge_index.min())} to {int(edge_index.max())}"
+        refuse(f"'edge_index' to hold node ids from 0 to {n - 1}", got, "renumber the nodes or add their rows to x")
+    return edge_index
+
+
+def _check_mask(name: str, value: Any, n: int) -> Tensor:
+    if value is None:
+        refuse(f"'{name}' to be given", "nothing", "add it (all False is allowed), or leave out all masks in load()")
+    mask = _dense(name, value)
+    if mask.dtype != torch.bool or mask.shape != (n,):
+        remedy = "make a mask with one True or False per node; load(split=...) chooses among columns"
+        refuse(f"'{name}' to be bool of shape ({n},)", f"{mask.dtype} of shape {tuple(mask.shape)}", remedy)
+    return mask
+
+
+def _check_disjoint(data: Data) -> None:
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        both = int((data[MASKS[first]] & data[MASKS[second]]).sum())
+        if both:
+            remedy = "give each node to one of them"
+            refuse(f"'{MASKS[first]}' and '{MASKS[second]}' not to overlap", f"{both} common nodes", remedy)
+    if not data.train_mask.any():
+        refuse("'train_mask' to hold a node", "no training nodes", "set it where nodes with labels are to be learnt")
+
+
+def _check_y(value: Any, used: Tensor) -> Tensor:
+    y = _dense("y", value)
+    y = y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y
+    if y.dim() not in (1, 2) or y.size(0) != len(used):
+        remedy = "one label, or one row of 0/1 labels, per node"
+        refuse(f"'y' to have {len(used)} rows", f"shape {tuple(y.shape)}", remedy)
+    if y.dim() == 2:
+        if not ((y == 0) | (y == 1)).all():
+            refuse("multi-label 'y' to hold 0 and 1", f"values other than these in {y.dtype}", "binarise it")
+        return y if y.is_floating_point() else y.float()
+    if y.is_floating_point():
+        if not torch.isfinite(y[used]).all():
+            refuse("'y' to be finite in all masks", "NaN or inf", "take nodes without a target out of the masks")
+        return y
+    y = y.long()
+    if (y < -1).any() or (y[used] < 0).any():
+        got = f"{int(y.min())}, {int((y[used] < 0).sum())} negative ones in the masks"
+        refuse("'y' to hold classes from 0", got, "mark nodes without a label with -1 and take them out of the masks")
+    return y
+
+
+def _check_edge_values(name: str, value: Any, edges: int) -> Tensor:
+    values = _dense(name, value)
+    wrong = values.size(0) != edges if name == "edge_attr" and values.dim() > 0 else values.shape != (edges,)
+    if wrong:
+        remedy = "one value per edge; several go to edge_attr"
+        refuse(f"'{name}' to have {edges} rows, as edge_index", f"shape {tuple(values.shape)}", remedy)
+    if not torch.isfinite(values).all():
+        refuse(f"'{name}' to be finite", "NaN or inf", "replace them or remove these edges")
+    return values

@@ -1,0 +1,183 @@
+"""Read the labels and the split of a table of nodes: classes, a quantity or several labels; who trains, who tests."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from topoff.data.columns import WORD, Column, Table, as_numbers, as_words, finite_numbers, refuse, refuse_value
+from topoff.data.sources import MASKS
+from topoff.machine.cache import Arrays
+
+SEVERAL = "label:"
+SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "0": 0, "1": 1, "2": 2, "-1": -1}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Hold the labels of a table; nothing where it has none."""
+
+    y: np.ndarray[Any, Any] | None = None  # int64 (n,), float32 (n,) or float32 (n, c); -1 or NaN where unknown
+    entry: dict[str, Any] | None = None  # JSON: kind (classes | number | several), names
+    notes: tuple[str, ...] = ()
+
+
+def is_reserved(column: str) -> bool:
+    """Say whether a column of this name holds labels or the split, and no feature.
+
+    >>> is_reserved("label:red"), is_reserved("colour")
+    (True, False)
+    """
+    return column in ("label", "target", "split") or column.startswith(SEVERAL)
+
+
+def read_labels(nodes: Table, *, entry: dict[str, Any] | None = None, optional: bool = False) -> Labels:
+    """Return the labels as `entry` of an earlier table says, or as the columns themselves say where there is none.
+
+    Raises ValueError for two kinds of labels, for labels that the earlier table had not, for values that are no label,
+    and, unless they are `optional`, for columns without any value.
+
+    >>> from pathlib import Path
+    >>> labels = read_labels(Table(Path("nodes.csv"), {"label": pa.array([10, None, 9])}, 3))
+    >>> labels.y.tolist(), labels.entry
+    ([1, -1, 0], {'kind': 'classes', 'names': ['9', '10']})
+    """
+    names = _label_columns(nodes)
+    if not names:
+        return Labels(entry=entry)
+    if all(as_words(nodes.columns[name]).null_count == nodes.rows for name in names):
+        if optional:
+            return Labels(entry=entry, notes=(f"{names[0]}: no value at all, read as a graph without labels",))
+        remedy = "fill it in for some nodes at least"
+        refuse(f"the column '{names[0]}' of {nodes.path} to hold a value", f"{nodes.rows} empty rows", remedy)
+    fitted = _fit(nodes, names) if entry is None else entry
+    _check_same_kind(nodes, names, fitted)
+    y = {"several": _several, "number": _quantity, "classes": _classes}[fitted["kind"]](nodes, names[0], fitted)
+    return Labels(y, fitted, (_describe(names[0], y, fitted),))
+
+
+def read_split(nodes: Table, y: np.ndarray[Any, Any] | None) -> tuple[Arrays, list[str]]:
+    """Return the masks of the column 'split', without the nodes that have no label, and notes; none without either.
+
+    Raises ValueError for an unknown word.
+
+    >>> from pathlib import Path
+    >>> table = Table(Path("nodes.csv"), {"split": pa.array(["train", None, "test"], WORD)}, 3)
+    >>> read_split(table, np.array([0, 1, -1]))[0]["train_mask"].tolist()
+    [True, False, False]
+    """
+    if y is None or "split" not in nodes.columns:
+        return {}, []
+    words = pc.utf8_lower(_whole_words(nodes.columns["split"]))
+    if words.null_count == nodes.rows:
+        return {}, ["split: no value at all, so that a split is drawn"]
+    found = pc.fill_null(pc.index_in(words, value_set=pa.array(list(SPLITS), WORD)), -1).to_numpy()
+    given = words.is_valid().to_numpy(zero_copy_only=False)
+    unknown = np.flatnonzero(given & (found < 0))
+    if len(unknown):
+        remedy = "write train, val or test, or nothing for a node in none of them"
+        refuse_value(nodes, "split", int(unknown[0]), expected="to name the split", remedy=remedy)
+    codes = np.where(given, np.array(list(SPLITS.values()))[found], -1)
+    labelled = _labelled(y)
+    lost = int((~labelled & (codes >= 0)).sum())
+    notes = [f"split: {lost} nodes have a split but no label, and are in no mask"] if lost else []
+    return {name: (codes == code) & labelled for code, name in enumerate(MASKS)}, notes
+
+
+def _labelled(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return (n,) bool: which nodes have a label."""
+    known: np.ndarray[Any, Any] = y >= 0 if y.dtype == np.int64 else ~np.isnan(y.reshape(len(y), -1)).any(axis=1)
+    return known
+
+
+def _label_columns(nodes: Table) -> list[str]:
+    """Return the columns that hold the labels, all of one kind."""
+    several = [name for name in nodes.columns if name.startswith(SEVERAL)]
+    found = [name for name in ("label", "target") if name in nodes.columns] + several[:1]
+    if len(found) > 1:
+        refuse(f"{nodes.path} to have one kind of labels", f"the columns {' and '.join(found)}", "rename all but one")
+    return several or found
+
+
+def _fit(nodes: Table, names: list[str]) -> dict[str, Any]:
+    """Choose between several labels, a quantity and classes."""
+    if names[0].startswith(SEVERAL):
+        return {"kind": "several", "names": [name.removeprefix(SEVERAL) for name in names]}
+    if names[0] == "target":
+        return {"kind": "number"}
+    values = as_numbers(nodes.columns[names[0]])
+    if values is None:
+        return {"kind": "classes", "names": sorted(as_words(nodes.columns[names[0]]).drop_null().unique().to_pylist())}
+    known = np.unique(values[~np.isnan(values)])
+    if not np.isfinite(known).all() or np.any(known != np.round(known)):
+        return {"kind": "number"}
+    return {"kind": "classes", "names": [str(int(value)) for value in known]}
+
+
+def _check_same_kind(nodes: Table, names: list[str], entry: dict[str, Any]) -> None:
+    """Refuse columns that cannot hold what the earlier table's did."""
+    allowed = {"classes": ["label"], "number": ["label", "target"]}.get(entry["kind"])
+    if allowed is None:
+        allowed = [SEVERAL + name for name in entry["names"]]
+        same = set(allowed) == set(names)
+    else:
+        same = names[0] in allowed
+    if not same:
+        expected = f"{nodes.path} to have the label columns of the first table"
+        refuse(f"{expected}, {' or '.join(allowed[:5])}", ", ".join(names), "rename or complete them")
+
+
+# ---- values
+
+
+def _whole_words(column: Column) -> Column:
+    """Return words (n,), with all numbers written as integers where all are whole: 1.0 and 1 are one class."""
+    values = as_numbers(column)
+    return as_words(column if values is None else pa.array(values, from_pandas=True))
+
+
+def _classes(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Return int64 (n,) the class of each node, -1 where it has none."""
+    words = _whole_words(nodes.columns[name])
+    y: np.ndarray[Any, Any] = pc.fill_null(pc.index_in(words, value_set=pa.array(entry["names"], WORD)), -1).to_numpy()
+    unknown = np.flatnonzero((y < 0) & words.is_valid().to_numpy(zero_copy_only=False))
+    if len(unknown):
+        expected = f"to hold classes of the first table, {', '.join(entry['names'][:5])}"
+        expected += f" and {len(entry['names']) - 5} more" if len(entry["names"]) > 5 else ""
+        refuse_value(nodes, name, int(unknown[0]), expected=expected, remedy="correct it, or leave it empty")
+    return y.astype(np.int64)
+
+
+def _quantity(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Return float32 (n,), NaN where unknown."""
+    return finite_numbers(nodes, name).astype(np.float32)
+
+
+def _several(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Return float32 (n, c) of 0 and 1; NaN in all of a row where some are unknown."""
+    y = np.zeros((nodes.rows, len(entry["names"])), dtype=np.float32)
+    codes = pa.array(["0", "1", "false", "true"], WORD)
+    for number, column in enumerate(SEVERAL + each for each in entry["names"]):
+        words = _whole_words(nodes.columns[column])
+        found = pc.fill_null(pc.index_in(words, value_set=codes), -1).to_numpy()
+        gaps = words.is_null().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero((found < 0) & ~gaps)
+        if len(wrong):
+            remedy = "write 1 where the node has this label"
+            refuse_value(nodes, column, int(wrong[0]), expected="to hold 0 and 1", remedy=remedy)
+        y[:, number] = np.where(gaps, np.nan, found % 2)
+    y[np.isnan(y).any(axis=1)] = np.nan
+    return y
+
+
+def _describe(name: str, y: np.ndarray[Any, Any], entry: dict[str, Any]) -> str:
+    """Say what the labels are and how many nodes have none."""
+    known, missing = int(_labelled(y).sum()), int((~_labelled(y)).sum())
+    what = "a quantity" if entry["kind"] == "number" else f"{len(entry['names'])} classes"
+    if entry["kind"] == "several":
+        name, what = SEVERAL[:-1], f"{len(entry['names'])} labels, of which a node may have several"
+    elif 2 * len(entry.get("names", ())) > known and all(each.lstrip("-").isdigit() for each in entry["names"]):
+        what += f" for {known} labelled nodes (if it is a quantity, call the column target)"
+    return f"{name}: {what}" + (f"; {missing} of {len(y)} nodes have none and are in no mask" if missing else "")

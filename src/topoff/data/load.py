@@ -1,0 +1,181 @@
+"""Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from topoff.data.check import check, check_graph, refuse, refuse_type
+from topoff.data.sources import MASKS, NAMES, graph_file, known_name, places_of, read_graph
+from topoff.machine.cache import Arrays
+
+
+@dataclass(frozen=True, repr=False)
+class Names:
+    """Hold what a graph's nodes and classes are called; PyG carries it along in `data.names` and never slices it.
+
+    >>> Names(node_ids=["ann", "bob"], class_names=["no", "yes"])
+    Names(2 node ids, 2 classes)
+    """
+
+    node_ids: list[str] | list[int] | None = None  # (n,) the user's own, in the order of x
+    class_names: list[str] | None = None  # in the order of y's classes, or of its columns
+    encoding: dict[str, Any] | None = None  # JSON-able: how tables became features, for load(encoding=...)
+    notes: tuple[str, ...] = ()  # what was done to tables, one sentence each
+
+    def __repr__(self) -> str:
+        counts = {"node ids": self.node_ids, "classes": self.class_names, "notes": self.notes}
+        return f"Names({', '.join(f'{len(part)} {name}' for name, part in counts.items() if part)})"
+
+
+def load(
+    source: str | Path | Data,
+    *,
+    root: str | Path | None = None,
+    split: int = 0,
+    seed: int = 0,
+    encoding: Mapping[str, Any] | None = None,
+    labels: bool = True,
+) -> Data:
+    """Return the graph that `source` names, validated by `check`.
+
+    `source` is "wordnet" (ships with the package), the name of a PyG dataset (raw files in `root/<Name>/raw`, by
+    default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz or with
+    tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables), all of them also relative to `root`, or
+    a PyG `Data`, which is not changed. `split` chooses among several splits; where there is none, 60/20/20 % of the
+    labelled nodes are drawn from `seed`. Where nodes or classes have names, `data.names` holds them.
+
+    `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
+    there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False an
+    .npz file may lack y, and then has no masks either: enough for prediction.
+
+    Raises FileNotFoundError, ValueError or TypeError in one sentence with the remedy.
+
+    >>> graph = load(Data(x=torch.eye(5), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.arange(5)), seed=1)
+    >>> int(graph.train_mask.sum()), int(graph.val_mask.sum()), int(graph.test_mask.sum())
+    (3, 1, 1)
+    """
+    if isinstance(source, Data):
+        return check(_choose_split(Data.from_dict(source.to_dict()), split=split, seed=seed))
+    if not isinstance(source, str | Path):
+        refuse_type(source)
+    folder = _table_folder(source, root=root)
+    if folder is not None:
+        return _load_tables(folder, encoding=encoding, split=split, seed=seed)
+    arrays = read_graph(source, root=root, labels=labels)
+    names = {name: arrays.pop(name) for name in NAMES if name in arrays}
+    data = _tensors(arrays)
+    data = check(_choose_split(data, split=split, seed=seed)) if "y" in arrays else check_graph(data)
+    if names:
+        data.names = _check_names(names, data)
+    return data
+
+
+def _tensors(arrays: Arrays) -> Data:
+    return Data(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def _table_folder(source: str | Path, *, root: str | Path | None) -> Path | None:
+    """Return the folder of tables that `source` stands for, None where it is a name or an .npz file."""
+    for place in places_of(source, root=root) if known_name(source) is None else ():
+        if place.is_dir():
+            from topoff.data.tables import is_table_folder
+
+            if is_table_folder(place):
+                return place
+        if graph_file(place).is_file():
+            return None
+    return None
+
+
+def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int, seed: int) -> Data:
+    """Read tables; with an encoding, for prediction, ask for no labels and no training nodes."""
+    from topoff.data.tables import read_tables
+
+    tables = read_tables(folder, encoding=encoding)
+    data = _tensors(tables.arrays)
+    data.names = Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes))
+    if "y" in data and data.y.dim() == 2 and data.y.size(1) == 1:  # one column label:<name> is two classes
+        data.y = data.y.view(-1).nan_to_num(-1.0).long()
+        name = (tables.class_names or ["1"])[0]
+        data.names = replace(data.names, class_names=[f"not {name}", name])
+    if "y" in data:
+        data = _choose_split(data, split=split, seed=seed)
+        if data.y.dim() == 2:
+            data.y = data.y.nan_to_num(0.0)  # nodes without labels, which are in no mask by now
+    elif encoding is None:
+        got = f"features only: {', '.join(entry['name'] for entry in tables.encoding['columns']) or 'none'}"
+        remedy = "name the column to be learnt label, or target if it is a quantity"
+        refuse(f"the table of nodes in {folder} to have labels", got, remedy)
+    return check(data) if encoding is None else check_graph(data)
+
+
+def _check_names(arrays: Arrays, data: Data) -> Names:
+    """Return the names of nodes and classes as lists, as many as there are."""
+    ids, classes = (arrays.get(name) for name in NAMES)
+    n = data.x.size(0)
+    if ids is not None and ids.shape != (n,):
+        refuse(f"'node_ids' to have shape ({n},), one id per node", str(ids.shape), "give every node one")
+    y = data.y if "y" in data else torch.zeros(0)
+    needed = y.size(1) if y.dim() == 2 else 0 if y.is_floating_point() else int(y.max()) + 1
+    if classes is not None and (classes.ndim != 1 or len(classes) < needed):
+        refuse(f"'class_names' to name {needed} classes", f"shape {classes.shape}", "give every class in y a name")
+    return Names(None if ids is None else ids.tolist(), None if classes is None else classes.tolist())
+
+
+# ---- the split
+
+
+def _choose_split(data: Data, *, split: int, seed: int) -> Data:
+    """Turn several-column masks or OGB's split_idx into one mask each; draw the masks where there is no split."""
+    n = len(data.x) if isinstance(data.get("x"), Tensor) and data.x.dim() else 0
+    indices = data.get("split_idx")
+    if indices is not None:
+        del data.split_idx
+        if any(name in data for name in MASKS):
+            refuse("one split", "'split_idx' and masks", "delete one of them")
+        data.update(_masks_from_indices(indices, n))
+    several = [name for name in MASKS if isinstance(data.get(name), Tensor) and data[name].dim() == 2]
+    count = min((data[name].size(1) for name in several), default=1)
+    if not 0 <= split < count:
+        refuse(f"'split' to be from 0 to {count - 1}", str(split), "this graph has no other split")
+    for name in several:
+        data[name] = data[name][:, split].contiguous()
+    if not any(name in data for name in MASKS):
+        data.update(_draw_masks(data.get("y"), n, seed=seed))
+    return data
+
+
+def _masks_from_indices(indices: Any, n: int) -> dict[str, Tensor]:
+    """Turn {"train": ids, "valid": ids, "test": ids} into masks."""
+    masks = {}
+    for name, keys in zip(MASKS, (("train",), ("valid", "val"), ("test",)), strict=True):
+        found = [key for key in keys if key in indices]
+        if not found:
+            refuse(f"'split_idx' to have the key '{keys[0]}'", f"{sorted(indices)}", "add it, empty if need be")
+        ids = torch.as_tensor(indices[found[0]]).long().view(-1)
+        if ids.numel() and (ids.min() < 0 or ids.max() >= n):
+            refuse(f"'split_idx' to hold node ids from 0 to {n - 1}", str(int(ids.max())), "renumber them")
+        masks[name] = torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill_(0, ids, value=True)
+    return masks
+
+
+def _draw_masks(y: Any, n: int, *, seed: int) -> dict[str, Tensor]:
+    """Draw 60/20/20 % of the labelled nodes."""
+    labelled = np.arange(n)
+    if isinstance(y, Tensor) and y.dim() and len(y) == n:
+        flat = y.reshape(n, -1)
+        known = ~flat.isnan().any(1) if y.is_floating_point() else (flat >= 0).any(1)
+        labelled = known.nonzero().view(-1).cpu().numpy()
+    order = np.random.default_rng(seed).permutation(labelled)
+    first, second = -(-6 * len(order) // 10), -(-8 * len(order) // 10)
+    masks = {}
+    for name, ids in zip(MASKS, np.split(order, [first, second]), strict=True):
+        masks[name] = torch.zeros(n, dtype=torch.bool)
+        masks[name][torch.from_numpy(ids)] = True
+    return masks

@@ -1,0 +1,228 @@
+"""Read a graph from a folder of tables: nodes.csv or .parquet with ids, features and labels, and edges.csv or .parquet.
+
+nodes: id (or node, node_id, else the first column), any feature columns, and optionally
+       label          words, whole numbers or booleans are classes; numbers with fractions are a quantity
+       target         a quantity, whole numbers included
+       label:<name>   several columns of 0 and 1: a node may have any number of these labels
+       split          train, val, test or nothing; or 0, 1, 2, -1
+edges: source, target, and optionally weight
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from topoff.data.columns import (
+    WORD,
+    Column,
+    Table,
+    as_words,
+    find_table,
+    finite_numbers,
+    is_words,
+    parsed,
+    read_table,
+    refuse,
+    refuse_value,
+)
+from topoff.data.features import encode_columns, fit_columns
+from topoff.data.labels import is_reserved, read_labels, read_split
+from topoff.machine.cache import Arrays
+
+IDS = ("id", "node", "node_id")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Hold a graph that was read from tables."""
+
+    arrays: Arrays  # x float32 (n, d), edge_index (2, E); where given y, the masks (n,), edge_weight float32 (E,)
+    node_ids: list[str] | list[int]  # (n,) as in the table
+    class_names: list[str] | None  # of classes and of several labels, in the order of y
+    encoding: dict[str, Any]  # JSON-able: enough to encode another table alike
+    notes: list[str]  # what was done, one sentence each
+
+
+def is_table_folder(path: str | Path) -> bool:
+    """Say whether a path is a folder with a table of nodes.
+
+    >>> is_table_folder("no/such/folder")
+    False
+    """
+    return any((Path(path) / f"nodes.{ending}").is_file() for ending in ("csv", "parquet"))
+
+
+def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None) -> Tables:
+    """Read the tables of a folder; with the `encoding` of an earlier read, encode features and labels as then.
+
+    Numbers are standardised, words and booleans become one column per category, gaps are filled and marked; see
+    data/features. A node without a label is in no mask. Ids are compared as written, so that the integer 7 and the
+    word 7 are one id. Edges keep their direction. With an encoding, labels may be missing.
+
+    Raises FileNotFoundError or ValueError in one sentence with the file, and the row and value where there is one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "nodes.csv").write_text("id,age,label\\nann,30,yes\\nbob,40,no\\ncid,,\\n")
+    ...     _ = (Path(folder) / "edges.csv").write_text("source,target\\nann,bob\\nbob,ann\\n")
+    ...     read = read_tables(folder)
+    >>> read.arrays["x"].tolist(), read.arrays["y"].tolist(), read.class_names
+    ([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [1, 0, -1], ['no', 'yes'])
+    >>> read.notes[0]
+    'age: 1 of 3 missing, filled with the mean 35 and marked'
+    """
+    if encoding is not None and not {"id", "columns", "left_out", "label"} <= set(encoding):
+        got = ", ".join(map(str, encoding)) or "an empty one"
+        refuse("'encoding' to be that of an earlier read_tables", got, "pass Tables.encoding")
+    nodes, edges = (_open(Path(folder), name) for name in ("nodes", "edges"))
+    name, notes = _id_column(nodes, encoding)
+    if (Path(folder) / "graph.npz").is_file():
+        notes.append("graph.npz: not read, as tables go before it")
+    ids = _ids(nodes, name)
+    graph, edge_notes = _read_edges(edges, ids, nodes=nodes.path)
+    free = [column for column in nodes.columns if column != name and not is_reserved(column)]
+    x, columns, feature_notes = _read_features(nodes, free, graph["edge_index"], encoding=encoding)
+    labels = read_labels(nodes, entry=(encoding or {}).get("label"), optional=encoding is not None)
+    masks, split_notes = read_split(nodes, labels.y)
+    fitted = {"id": name, **columns, "label": labels.entry}
+    return Tables(
+        arrays={"x": x, **graph, **({} if labels.y is None else {"y": labels.y}), **masks},
+        node_ids=ids.to_pylist(),
+        class_names=(labels.entry or {}).get("names"),
+        encoding=fitted if encoding is None else dict(encoding),
+        notes=[*notes, *feature_notes, *labels.notes, *split_notes, *edge_notes],
+    )
+
+
+def _open(folder: Path, name: str) -> Table:
+    """Read nodes or edges, which may be empty in one case only: a graph without edges."""
+    path = find_table(folder, name)
+    if path is None:
+        raise FileNotFoundError(
+            f"Expected {folder} to hold {name}.csv or {name}.parquet (got neither); write the {name} into one of them."
+        )
+    table = read_table(path)
+    if name == "nodes" and table.rows == 0:
+        refuse(f"{path} to hold a row per node", "a header only", "add the nodes")
+    return table
+
+
+# ---- ids and edges
+
+
+def _id_column(nodes: Table, encoding: Mapping[str, Any] | None) -> tuple[str, list[str]]:
+    """Return the name of the column of ids, and a note where it had to be guessed."""
+    taken = {entry["name"] for entry in encoding["columns"]} if encoding is not None else set()
+    named = ([encoding["id"]] if encoding is not None else []) + list(IDS)
+    found = next((name for name in named if name in nodes.columns and name not in taken), None)
+    if found is not None:
+        return found, []
+    first = next(iter(nodes.columns))
+    if is_reserved(first) or first in taken:
+        got = f"the columns {', '.join(nodes.columns)}"
+        refuse(f"{nodes.path} to have a column of ids", got, f"call it {' or '.join(IDS)}")
+    return first, [f"{first or 'the first column'}: taken for the ids, as no column is called {', '.join(IDS)}"]
+
+
+def _ids(nodes: Table, name: str) -> Column:
+    """Return the ids (n,): integers where all are written as such, else words; refuse gaps and duplicates."""
+    ids = _as_ids(nodes, name)
+    if pc.count_distinct(ids).as_py() < nodes.rows:
+        counts = ids.value_counts()
+        twice = counts.filter(pc.greater(counts.field(1), 1))
+        got = f"'{twice.field(0)[0]}' {twice.field(1)[0]} times, {len(twice)} such ids in all"
+        refuse(f"every id in the column '{name}' of {nodes.path} to be there once", got, "remove or rename duplicates")
+    return ids
+
+
+def _as_ids(table: Table, name: str) -> Column:
+    """Return a column of ids as int64 where every id is the plain spelling of an integer, else as words."""
+    column = table.columns[name]
+    if column.null_count:
+        row = int(pc.index(column.is_null(), value=True).as_py())
+        refuse_value(table, name, row, expected="to hold an id in every row", remedy="fill it in or remove the row")
+    words = column if is_words(column) else as_words(column)
+    whole = parsed(words, pa.int64())
+    return whole if whole is not None and whole.cast(WORD).equals(words) else words
+
+
+def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list[str]]:
+    """Return edge_index and, where given, edge_weight, and notes."""
+    missing = [name for name in ("source", "target") if name not in edges.columns]
+    if missing:
+        got = f"no {' and no '.join(missing)}, but {', '.join(edges.columns)}"
+        refuse(f"{edges.path} to have the columns source and target", got, "rename them")
+    ends = [_positions(edges, name, ids, nodes=nodes) for name in ("source", "target")]
+    arrays: Arrays = {"edge_index": np.stack(ends)}
+    notes = [_direction(arrays["edge_index"], len(ids))]
+    if "weight" in edges.columns:
+        weight = finite_numbers(edges, "weight")
+        gaps = np.flatnonzero(np.isnan(weight))
+        if len(gaps):
+            remedy = "write 1 where an edge has no particular weight"
+            refuse_value(edges, "weight", int(gaps[0]), expected="to hold a number in every row", remedy=remedy)
+        arrays["edge_weight"] = weight.astype(np.float32)
+    unused = [name for name in edges.columns if name not in ("source", "target", "weight")]
+    if unused:
+        notes.append(f"{', '.join(unused)}: not used, an edge has a weight only")
+    return arrays, notes
+
+
+def _positions(edges: Table, name: str, ids: Column, *, nodes: Path) -> np.ndarray[Any, Any]:
+    """Return int64 (E,) where in the table of nodes the ends of the edges are."""
+    ends = _as_ids(edges, name)
+    if ends.type != ids.type:
+        ends, ids = ends.cast(WORD), ids.cast(WORD)
+    found: np.ndarray[Any, Any] = pc.fill_null(pc.index_in(ends, value_set=ids), -1).to_numpy().astype(np.int64)
+    unknown = np.flatnonzero(found < 0)
+    if len(unknown):
+        more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
+        got = f"'{ends[int(unknown[0])]}' in data row {int(unknown[0]) + 1}{more}"
+        expected = f"every {name} in {edges.path} to be an id of {nodes.name}"
+        refuse(expected, got, "add these nodes or remove these edges")
+    return found
+
+
+def _direction(edges: np.ndarray[Any, Any], n: int) -> str:
+    """Say how many edges there are and whether messages go both ways."""
+    count = edges.shape[1]
+    there, back = np.sort(edges[0] * n + edges[1]), np.sort(edges[1] * n + edges[0])
+    found = np.searchsorted(there, back)
+    both = int((there[np.minimum(found, count - 1)] == back).sum()) if count else 0
+    if both == count:
+        return f"edges: {count}, all of them in both directions" if count else "edges: none"
+    way = f"{both} of them" if both else "none of them"
+    return (
+        f"edges: {count}, {way} in both directions; messages go from source to target only (write both directions, "
+        "or convert the graph to an undirected one, if both ends should hear each other)"
+    )
+
+
+# ---- features
+
+
+def _read_features(
+    nodes: Table, free: list[str], edges: np.ndarray[Any, Any], *, encoding: Mapping[str, Any] | None
+) -> tuple[np.ndarray[Any, Any], dict[str, Any], list[str]]:
+    """Return x (n, d), the encoding's part about the columns, and notes; choose the encoding where none is given."""
+    if encoding is None:
+        entries, notes = fit_columns(nodes, free)
+        kept = {entry["name"] for entry in entries}
+        columns: dict[str, Any] = {"columns": entries, "left_out": [name for name in free if name not in kept]}
+    else:
+        columns = {key: encoding[key] for key in ("columns", "left_out")}
+        known = {*columns["left_out"], *(entry["name"] for entry in columns["columns"])}
+        new = [name for name in free if name not in known]
+        notes = [f"{', '.join(new)}: not used, as the first table had no such column"] if new else []
+    if columns["columns"]:
+        x, found = encode_columns(nodes, columns["columns"])
+        return x, columns, notes + (found if encoding is not None else [])
+    degree = np.bincount(edges.reshape(-1), minlength=nodes.rows)
+    x = np.stack([np.log1p(degree), np.ones(nodes.rows)], axis=1).astype(np.float32)
+    what = "no usable feature column: the features are the logarithm of 1 + the degree and a constant"
+    return x, columns, [*notes, what]

@@ -1,0 +1,1 @@
+"""Several runs or methods against each other: compare, measure."""

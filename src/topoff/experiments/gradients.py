@@ -1,0 +1,80 @@
+"""How far the gradient that a method's batches give is from that of the whole graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.machine.memory import free_memory, readable
+from topoff.methods.protocol import Method
+from topoff.methods.registry import METHODS
+from topoff.tasks.task import Task
+from topoff.training.cost import estimate
+from topoff.training.loop import Training, batch_loss
+
+
+def measure_gradient(training: Training) -> dict[str, Any]:
+    """Return the gradient's relative error and cosine; nothing but a note where the whole graph may not fit."""
+    config = dataclasses.replace(training.config, method="full")
+    need = estimate(config, training.data, training.parts.model).memory
+    free = free_memory()
+    if free is not None and need > free / 2:
+        note = f"no gradient error: the whole graph would take about {readable(need)} of {readable(free)} free"
+        return {"gradient_error": None, "gradient_cosine": None, "note": note}
+    error, cosine = gradient_error(training)
+    return {"gradient_error": error, "gradient_cosine": cosine, "note": None}
+
+
+def gradient_error(training: Training) -> tuple[float, float]:
+    """Compare the gradient of an epoch of a method's batches with that of the whole graph, in eval mode.
+
+    ||g - g*|| / ||g*|| and the cosine between them: g is the mean of the batches' gradients, weighted by their numbers
+    of training nodes, g* the gradient of the mean training loss. No step is taken. Both NaN where g* is zero.
+    """
+    model, config = training.parts.model, training.config
+    model.eval()
+    seen = epoch_gradient(training.parts.method, model, task=training.parts.task)
+    whole = METHODS["full"](model, training.data, seed=config.seed)
+    whole.prepare()
+    exact = epoch_gradient(whole, model, task=training.parts.task)
+    norm = float(exact.norm())
+    if norm == 0:
+        return math.nan, math.nan
+    cosine = float(seen @ exact) / max(norm * float(seen.norm()), 1e-300)
+    return float((seen - exact).norm()) / norm, cosine
+
+
+def epoch_gradient(method: Method, model: nn.Module, *, task: Task) -> Tensor:
+    """Return sum_i c_i g_i / sum_i c_i over the batches of an epoch, flat and in float64; (parameters,).
+
+    c_i is the number of training nodes among a batch's targets, or what stands for it: the sum of their class weights,
+    and 1 where a batch weighs the losses itself, each such batch being an estimate of the whole.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    total = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    weights = 0.0
+    for batch in method.batches():
+        model.zero_grad(set_to_none=True)
+        method.learn(batch, lambda out, batch: batch_loss(task, out, batch))
+        weight = _weight(batch, task=task)
+        flat = [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().cpu() for p in parameters]
+        total += weight * torch.cat(flat).double()
+        weights += weight
+    model.zero_grad(set_to_none=True)
+    return total / weights if weights else total
+
+
+def _weight(batch: Data, *, task: Task) -> float:
+    """Return what a batch's mean loss counts in the mean over all training nodes."""
+    if "loss_weight" in batch:
+        return 1.0
+    count = int(batch.get("batch_size") or batch.train_mask.numel())
+    mask = batch.train_mask[:count].cpu()
+    if task.weight is not None and task.kind in ("classes", "binary"):
+        return float(task.weight.cpu().double()[batch.y[:count].cpu()[mask]].sum())
+    return float(mask.sum())

@@ -1,0 +1,102 @@
+"""The page of a comparison: table, curves, costs, settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader
+
+from topoff.experiments.table import (
+    COLUMNS,
+    ERRORS,
+    PAGE,
+    SETTINGS,
+    TABLE,
+    Finished,
+    best_of,
+    cell,
+    marked,
+    read_finished,
+    written,
+)
+from topoff.report.comparison_plots import MethodCurve, draw_comparison, look_of
+from topoff.report.page import number, part_of, plain
+from topoff.report.read import finite
+from topoff.training.config import parse_config
+from topoff.training.run_folder import RunFolder
+
+
+def curve_of(name: str, runs: Sequence[Finished], *, place: int, scale: float) -> MethodCurve | None:
+    """Return the mean validation score of a method's seeds over the epochs that all of them evaluated."""
+    points = [
+        {row["epoch"]: (row["val"] * scale, row["train_seconds"]) for row in run.seed.rows if _drawn(row)}
+        for run in runs
+    ]
+    epochs = sorted(set.intersection(*(set(found) for found in points))) if points else []
+    if not epochs:
+        return None
+    values = np.array([[found[epoch] for epoch in epochs] for found in points])  # (seeds, epochs, 2)
+    before = np.array([float((run.seed.result or {}).get("preprocess_seconds") or 0) for run in runs])
+    spread = values[..., 0].std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(epochs))
+    seconds = (values[..., 1] + before[:, None]).mean(axis=0)
+    return MethodCurve(name, place, np.array(epochs, dtype=float), seconds, values[..., 0].mean(axis=0), spread)
+
+
+def _drawn(row: Mapping[str, Any]) -> bool:
+    return finite(row.get("val")) and finite(row.get("train_seconds"))
+
+
+# ---- the page
+
+
+def build_page(top: Path) -> str:
+    """Build the HTML page of a comparison from its folder; the same files give the same text.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no table, or a file cannot be read.
+    """
+    table = RunFolder(top).read_json(TABLE)
+    rows, metric = table["methods"], table["metric"] or "score"
+    scale = 1.0 if metric in ERRORS else 100.0
+    places = list(rows)
+    curves = [
+        curve_of(name, read_finished(top, name, table["seeds"]), place=places.index(name), scale=scale)
+        for name in sorted(rows, key=lambda name: name == "top")  # drawn last: above the others
+    ]
+    costs = {name: (row.get("epoch_seconds"), row.get("train_peak_rss_mb")) for name, row in rows.items()}
+    label = metric.replace("_", " ") + ("" if scale == 1 else ", %")
+    target = table["target"] * scale if finite(table["target"]) else math.nan
+    plots = draw_comparison([curve for curve in curves if curve], costs=costs, label=label, target=target)
+    page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page.filters.update(number=number, plain=plain, part_of=part_of, written=written)
+    text: str = page.get_template("compare.html.j2").render(
+        table=table,
+        columns=COLUMNS,
+        plots=plots,
+        metric=metric,
+        regression=metric in ERRORS,
+        cell=lambda row, column: cell(row, column, metric=metric),
+        best={column.key: best_of(rows, column, metric=metric) for column in COLUMNS},
+        looks={name: look_of(name, place) for place, name in enumerate(places)},
+        drawn={curve.name for curve in curves if curve},
+        marked=marked,
+        settings=shared_settings(top),
+    )
+    return text.encode(errors="replace").decode()
+
+
+def shared_settings(top: Path) -> dict[str, Any]:
+    """Read the settings that all methods of a comparison share; none where they were not written."""
+    path = top / SETTINGS
+    found = parse_config(path.read_text(), origin=str(path)) if path.is_file() else {}
+    return {key: value for key, value in found.items() if key not in ("method", "seed")}
+
+
+def write_page(top: Path) -> Path:
+    """Write the page of a comparison in one step; return where it is."""
+    RunFolder(top).write(PAGE, build_page(top))
+    return top / PAGE

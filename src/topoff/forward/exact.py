@@ -1,0 +1,265 @@
+"""Exact inference of any unmodified model on the whole graph, batch by batch, in lockstep.
+
+Every batch runs the user's own forward, in a thread of its own of which only one is awake at a time. At each
+propagation the batch hands in its rows and sleeps; when all have, the rows are one n x d matrix, and each batch goes on
+with true halo rows. What a sleeping batch holds is what its forward still needs: memory is one batch's work plus one
+n x d matrix per live layer, with no analysis of liveness and no layer computed twice. (The alternative, replaying the
+model from the start for each layer, costs the square of the depth; see docs/decisions.md.)
+
+>>> import torch
+>>> from torch_geometric.nn import GCN
+>>> from torch_geometric.data import Data
+>>> ring = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0], [1, 2, 3, 0, 0, 1, 2, 3]]))
+>>> model = GCN(4, 8, num_layers=3, out_channels=2).eval()
+>>> graph = Graph(ring)
+>>> out = exact(model, graph, [graph.induced(torch.tensor([0, 1])), graph.induced(torch.tensor([2, 3]))])
+>>> torch.allclose(out, model(ring.x, ring.edge_index), atol=1e-6)
+True
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.forward.call import Call, caller, evaluating, plain
+from topoff.forward.convs import Conv, describe
+from topoff.forward.intercept import Interception, edge_values_of, extended, without_edges
+from topoff.graph.graph import Graph, Neighbourhood
+from topoff.graph.operators import Operator, Sparse
+
+# Told the (n, d) rows that a conv reads, with the number of the propagation inside the conv; raw features are left out.
+Collect = Callable[[Conv, int, Tensor], None]
+# Told the same rows by their place in the forward, "conv/call/hop", as `Compensated` names it.
+Remember = Callable[[str, Tensor], None]
+
+
+def exact(
+    model: nn.Module,
+    graph: Graph,
+    batches: Sequence[Data],
+    *,
+    call: Call | None = None,
+    collect: Collect | None = None,
+    remember: Remember | None = None,
+) -> Tensor:
+    """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
+
+    Args:
+        model: any PyG model; its mode and parameters are left as they are.
+        graph: the whole graph.
+        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
+        call: how to call the model on a batch, where its arguments cannot be filled by name.
+        collect: told the (n, d) input of every conv (see `Collect`).
+        remember: the same, by place (see `Remember`).
+
+    Raises:
+        ValueError: for a model that cannot be batched, with the reason.
+    """
+    model = plain(model)
+    convs = describe(model)
+    run = caller(model, call)
+    with evaluating(model):
+        parameter = next(model.parameters(), graph.data.x)
+        lockstep = _Lockstep(graph, batches, collect, remember, device=parameter.device)
+        with Interception(convs, lockstep):
+            return lockstep.run(lambda batch: run(model, batch))
+
+
+class _Lockstep:
+    """Run one forward per batch, all in step; a `Handler` for the convs of each."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        batches: Sequence[Data],
+        collect: Collect | None,
+        remember: Remember | None,
+        *,
+        device: torch.device,
+    ) -> None:
+        self.graph = graph
+        self.batches = [_Batch(graph, batch, device=device) for batch in batches]
+        self.collect, self.remember = collect, remember
+        self.now = self.batches[0]  # the batch that is awake
+
+    def run(self, forward: Callable[[Data], Any]) -> Tensor:
+        """Run all batches to the end and return their outputs in the order of the nodes."""
+        runners = [_Runner(batch, forward) for batch in self.batches]
+        try:
+            while True:
+                handed = [self._step(runner) for runner in runners]
+                if all(runner.done for runner in runners):
+                    return self._gather(handed)
+                if any(runner.done for runner in runners):
+                    raise ValueError(
+                        "Expected every batch to pass the same convs (got a forward whose depth depends on the "
+                        "batch): such a model cannot be batched."
+                    )
+                self._share(handed)
+        finally:
+            for runner in runners:
+                runner.close()
+
+    def _step(self, runner: _Runner) -> Any:
+        self.now = runner.batch
+        return runner.step()
+
+    def _share(self, handed: list[tuple[Conv, int | None, Tensor]]) -> None:
+        """Make one (n, d) matrix of what the batches handed in, and give it to all."""
+        conv, hop, _ = handed[0]
+        if any((other.name, count) != (conv.name, hop) for other, count, _ in handed):
+            raise ValueError("Expected every batch to pass the same convs (got other convs for other batches).")
+        whole = self._gather([rows for _, _, rows in handed])
+        if self.collect and hop is not None:
+            self.collect(conv, hop, whole)
+        if self.remember and hop is not None:
+            self.remember(f"{conv.name}/{self.now.calls[conv.name] - 1}/{hop}", whole)
+        for batch in self.batches:
+            batch.shared = whole
+
+    def _gather(self, rows: list[Any]) -> Tensor:
+        """Put the rows of all batches into one matrix, in the order of the nodes."""
+        whole: Tensor | None = None
+        for batch, part in zip(self.batches, rows, strict=True):
+            if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) != batch.size:
+                got = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
+                raise ValueError(
+                    f"Expected one row per node of the batch (got {got} for {batch.size} nodes): pooling over nodes "
+                    f"cannot be batched; let the model return node embeddings and pool outside."
+                )
+            if whole is None:
+                whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
+            whole[batch.nodes] = part
+        assert whole is not None
+        return whole
+
+    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a conv of the batch that is awake on true halo rows."""
+        batch = self.now
+        batch.hop = 0
+        batch.calls[conv.name] = batch.calls.get(conv.name, 0) + 1
+        if conv.path == "general":
+            around = batch.neighbourhood(conv.module.flow)
+            rows = extended(conv, batch.data, around, lambda h: batch.exchange(conv, h)[around.halo])
+            return rows.run(forward, args, kwargs)
+        batch.operator = conv.operators[edge_values_of(conv, batch.data, args, kwargs)]
+        given = without_edges(conv, args, kwargs)
+        told = self.collect or self.remember
+        batch.propagated = bool(told and conv.transforms_first and given["x"] is not batch.data.x)
+        if batch.propagated:  # (A H) W = A (H W): what is collected is propagated at once
+            given["x"] = batch.rows(batch.operator) @ batch.exchange(conv, given["x"])
+        return forward(**given)
+
+    def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
+        """Multiply the rows of the global operator with the operand of all batches."""
+        batch = self.now
+        assert batch.operator is not None
+        if batch.propagated:
+            return operand
+        if operand is batch.data.x:
+            batch.hop += 1
+            return batch.rows(batch.operator) @ self.graph.features(operand.device)
+        return batch.rows(batch.operator) @ batch.exchange(conv, operand, record=not conv.transforms_first)
+
+
+class _Batch:
+    """Hold what one batch needs while it runs."""
+
+    def __init__(self, graph: Graph, batch: Data, *, device: torch.device) -> None:
+        """Take the batch to the model's device."""
+        self.graph, self.device = graph, device
+        self.nodes: Tensor = batch.n_id.cpu()
+        self.size = self.nodes.numel()
+        self.data = batch if batch.x.device == device else batch.to(device)
+        self.shared: Tensor | None = None  # the (n, d) matrix of the current exchange
+        self.operator: Operator | None = None  # of the linear conv that is running
+        self.propagated = False  # that conv was given its propagated input
+        self.hop = 0  # propagations of that conv so far
+        self.calls: dict[str, int] = {}  # of every conv so far
+        self._rows: dict[Operator, Sparse] = {}
+        self._around: dict[str, Neighbourhood] = {}
+        self.runner: _Runner
+
+    def exchange(self, conv: Conv, rows: Tensor, *, record: bool = True) -> Tensor:
+        """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them."""
+        self.runner.hand_in((conv, self.hop if record else None, rows))
+        self.hop += record
+        whole, self.shared = self.shared, None
+        assert whole is not None
+        return whole
+
+    def rows(self, operator: Operator) -> Sparse:
+        """Return A[B, :] of an operator, cut at the first call."""
+        if operator not in self._rows:
+            self._rows[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
+        return self._rows[operator]
+
+    def neighbourhood(self, flow: str) -> Neighbourhood:
+        """Return the edges N(B) -> B, cut at the first call."""
+        if flow not in self._around:
+            self._around[flow] = self.graph.neighbourhood(self.nodes, flow=flow).to(self.device)
+        return self._around[flow]
+
+
+class _Closed(BaseException):
+    """Unwind a sleeping batch after another one failed."""
+
+
+class _Runner:
+    """Run one batch's forward in a thread that is awake only inside `step`."""
+
+    def __init__(self, batch: _Batch, forward: Callable[[Data], Any]) -> None:
+        """Prepare the thread; the first `step` starts it."""
+        self.batch = batch
+        batch.runner = self
+        self.done = False
+        self._handed: Any = None
+        self._error: BaseException | None = None
+        self._closing = False
+        self._wake, self._slept = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._main, args=(forward,), daemon=True)
+
+    def step(self) -> Any:
+        """Run until the batch hands something in or ends; return that."""
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._wake.release()
+        self._slept.acquire()
+        if self._error is not None:
+            raise self._error
+        handed, self._handed = self._handed, None
+        return handed
+
+    def hand_in(self, value: Any) -> None:
+        """Called by the batch: hand a value to `step` and sleep until the next one."""
+        self._handed = value
+        self._slept.release()
+        self._wake.acquire()
+        if self._closing:
+            raise _Closed
+
+    def close(self) -> None:
+        """End the thread wherever it is."""
+        if self._thread.is_alive():
+            self._closing = True
+            self._wake.release()
+            self._thread.join()
+
+    def _main(self, forward: Callable[[Data], Any]) -> None:
+        """Run the forward in the thread; hand over its output or its error."""
+        try:
+            with torch.no_grad():  # the mode belongs to the thread
+                self._handed = forward(self.batch.data)
+        except _Closed:
+            return
+        except BaseException as error:
+            self._error = error
+        self.done = True
+        self._slept.release()

@@ -1,0 +1,1 @@
+"""Operators and cuts of the whole graph; knows no model."""

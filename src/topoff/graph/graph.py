@@ -1,0 +1,125 @@
+"""The whole graph, prepared: operators built once, subgraphs and neighbourhoods cut out fast.
+
+>>> import torch
+>>> from torch_geometric.data import Data
+>>> path = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+>>> graph = Graph(path)
+>>> graph.induced(torch.tensor([0, 1])).edge_index.tolist()
+[[0, 1], [1, 0]]
+>>> graph.neighbourhood(torch.tensor([0, 1])).halo
+tensor([2])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from topoff.graph.operators import Aggregation, Operator, aggregation
+
+Chain = tuple[Operator, ...]
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Hold the edges N(B) -> B with the batch's nodes numbered first and its halo after them."""
+
+    halo: Tensor  # (c,) global ids of C
+    edge_index: Tensor  # (2, e) local ids: batch 0..b-1, halo b..b+c-1
+    edge_ids: Tensor  # (e,) their positions in the graph's edge_index
+    values: dict[str, Tensor]  # edge-level attributes, (e, ...)
+    features: dict[str, Tensor]  # the halo's own rows of the graph's node-level attributes, (c, ...)
+
+    def to(self, device: torch.device | str) -> Neighbourhood:
+        """Move to a device."""
+        moved = {key: _moved(value, device) for key, value in vars(self).items()}
+        return Neighbourhood(**moved)
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, dict):
+        return {key: item.to(device) for key, item in value.items()}
+    return value.to(device)
+
+
+class Graph:
+    """Prepare a validated `Data` for batching; nothing is built before it is needed."""
+
+    def __init__(self, data: Data) -> None:
+        """Note which attributes belong to nodes and which to edges."""
+        self.data = data
+        self.num_nodes = int(data.num_nodes or 0)
+        self.node_level = [key for key in data.keys() if data.is_node_attr(key)]  # noqa: SIM118
+        self.edge_level = [key for key in data.keys() if data.is_edge_attr(key) and key != "edge_index"]  # noqa: SIM118
+        self._aggregations: dict[Operator, Aggregation] = {}
+        self._constants: dict[Chain, Tensor] = {}
+        self._features: Tensor | None = None
+        self._incoming: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def aggregation(self, operator: Operator) -> Aggregation:
+        """Return A of an operator, built at the first call."""
+        if operator not in self._aggregations:
+            self._aggregations[operator] = aggregation(self.data, operator)
+        return self._aggregations[operator]
+
+    def features(self, device: torch.device) -> Tensor:
+        """Return the features on a device, moved there once."""
+        if self._features is None or self._features.device != device:
+            self._features = self.data.x.to(device)
+        return self._features
+
+    def propagated(self, chain: Chain) -> Tensor:
+        """Return the features after the operators of a chain: (A,) gives A X, (A, A) gives A A X; (n, f)."""
+        if not chain:
+            return self.data.x  # type: ignore[no-any-return]
+        if chain not in self._constants:
+            self._constants[chain] = self.aggregation(chain[-1]).all() @ self.propagated(chain[:-1])
+        return self._constants[chain]
+
+    def edges_into(self, nodes: Tensor, *, flow: str = "source_to_target") -> Tensor:
+        """Return the positions of the edges whose messages arrive at the nodes, in the graph's own order."""
+        if flow not in self._incoming:
+            receiver = self.data.edge_index[1 if flow == "source_to_target" else 0]
+            order = receiver.argsort(stable=True)
+            counts = torch.bincount(receiver, minlength=self.num_nodes)
+            self._incoming[flow] = order, torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        order, offsets = self._incoming[flow]
+        start, count = offsets[nodes], offsets[nodes + 1] - offsets[nodes]
+        skip = torch.repeat_interleave(start - (count.cumsum(0) - count), count)
+        return order[torch.arange(skip.numel()) + skip].sort().values
+
+    def induced(self, nodes: Tensor) -> Data:
+        """Return the batch as a PyG `Data`: its rows of every node-level attribute and the edges inside it."""
+        edge_ids = self.edges_into(nodes)
+        source, target = self._numbered(nodes)[self.data.edge_index[:, edge_ids]]
+        inside = source >= 0
+        batch = Data(edge_index=torch.stack([source[inside], target[inside]]))
+        for key in self.node_level:
+            batch[key] = self.data[key][nodes]
+        for key in self.edge_level:
+            batch[key] = self.data[key][edge_ids[inside]]
+        batch.n_id = nodes
+        batch.batch_size = nodes.numel()
+        batch.num_nodes = nodes.numel()
+        return batch
+
+    def neighbourhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighbourhood:
+        """Return the edges N(B) -> B and the halo C of a batch."""
+        edge_ids = self.edges_into(nodes, flow=flow)
+        edges = self.data.edge_index[:, edge_ids]
+        local = self._numbered(nodes)
+        halo = edges[local[edges] < 0].unique()
+        local[halo] = torch.arange(nodes.numel(), nodes.numel() + halo.numel())
+        values = {key: self.data[key][edge_ids] for key in self.edge_level}
+        features = {key: self.data[key][halo] for key in self.node_level if torch.is_floating_point(self.data[key])}
+        return Neighbourhood(halo, local[edges], edge_ids, values, features)
+
+    def _numbered(self, nodes: Tensor) -> Tensor:
+        """Return (n,) the position of each node in the batch, -1 outside."""
+        local = torch.full((self.num_nodes,), -1, dtype=torch.int64)
+        local[nodes] = torch.arange(nodes.numel())
+        return local

@@ -1,0 +1,1 @@
+"""Disk and memory; knows no graph."""

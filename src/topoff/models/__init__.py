@@ -1,0 +1,1 @@
+"""Plain PyG modules."""

@@ -1,0 +1,1 @@
+"""Pages and plots, from run files only."""

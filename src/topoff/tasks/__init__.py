@@ -1,0 +1,1 @@
+"""Loss and score from labels."""

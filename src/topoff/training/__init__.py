@@ -1,0 +1,1 @@
+"""From settings to a finished run folder, and its use: resume, evaluate, predict."""

@@ -1,0 +1,128 @@
+"""Assemble what a run is made of from its settings: task, model, method, optimiser, learning rate, device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from topoff.compensation.loader import Progress
+from topoff.methods.protocol import Method
+from topoff.methods.registry import METHODS, model_of
+from topoff.models.by_name import make_model
+from topoff.models.networks import degree_histogram
+from topoff.tasks.task import Task, task_of
+from topoff.training.config import Config
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Hold what a run is made of."""
+
+    task: Task
+    model: nn.Module
+    method: Method
+
+
+def make_parts(config: Config, data: Data, *, progress: Progress | None = None) -> Parts:
+    """Build task, model and method from settings that leave nothing open."""
+    task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
+    torch.manual_seed(config.seed)
+    model = model_for(config, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
+    kind = METHODS[config.method]
+    given = {name: getattr(config, name) for name in kind.settings}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
+    return Parts(task, model, kind(model, data, **settings, **shared))
+
+
+def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
+    """Build the model that the settings name, for a graph."""
+    return make_model(
+        model_of(config.method, config.model),
+        in_channels=data.num_features,
+        hidden=config.hidden,
+        out_channels=outputs,
+        layers=config.layers,
+        dropout=config.dropout,
+        input_dropout=config.input_dropout,
+        norm=config.norm,
+        residual=config.residual,
+        jk=config.jk,
+        linear=config.linear,
+        heads=config.heads,
+        out_heads=config.out_heads,
+        alpha=config.alpha,
+        theta=config.theta,
+        shared_weights=config.shared_weights,
+        diag_lambda=config.diag_lambda,
+        aggregators=[name.strip() for name in config.aggregators.split(",")],
+        scalers=[name.strip() for name in config.scalers.split(",")],
+        degrees=degree_histogram(data.edge_index, int(data.num_nodes or 0)),
+    )
+
+
+def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimiser that the settings name, of the parameters that a method trains of `model`, or for it."""
+    parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    if not parameters:
+        raise ValueError(f"Expected the model to have parameters to train (got none in model '{config.model}').")
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if config.outer_decay is not None:
+        outer = {id(parameter) for parameter in _outer_parameters(model)}
+        inner, others = [p for p in parameters if id(p) not in outer], [p for p in parameters if id(p) in outer]
+        groups = [{"params": inner}, {"params": others, "weight_decay": config.outer_decay}]
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=config.lr, weight_decay=config.weight_decay)
+
+
+def _outer_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that have a decay of their own."""
+    listed = getattr(model, "outer_parameters", None)
+    if listed is None:
+        raise ValueError(
+            f"Expected {type(model).__name__} to have a method outer_parameters, which lists those that outer_decay is "
+            f"for (got none); define it, or leave outer_decay out."
+        )
+    return list(listed())
+
+
+def learning_rate(config: Config, epoch: int) -> float:
+    """Return the learning rate of an epoch (from 0): warm-up, then the schedule.
+
+    >>> from topoff.training.config import make_config
+    >>> config = make_config({"dataset": "x", "lr": 1.0, "epochs": 4, "schedule": "linear"})
+    >>> [learning_rate(config, epoch) for epoch in range(4)]
+    [1.0, 0.75, 0.5, 0.25]
+    """
+    if epoch < config.warmup:
+        return config.lr * (epoch + 1) / (config.warmup + 1)
+    share = (epoch - config.warmup) / max(1, config.epochs - config.warmup)
+    if config.schedule == "cosine":
+        return config.lr * (1 + math.cos(math.pi * share)) / 2
+    if config.schedule == "linear":
+        return config.lr * (1 - share)
+    if config.schedule == "step":
+        return config.lr * 0.1 ** ((share >= 0.5) + (share >= 0.75))
+    return config.lr
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device that a name means."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"Expected device to be auto, cpu or a cuda device that is there (got '{name}': {reason})."
+        ) from error
+    return device

@@ -1,0 +1,266 @@
+"""The settings of a run: one flat record, read from TOML and flags, validated; nothing below the training sees it.
+
+>>> config = make_config({"dataset": "wordnet", "lr": "0.02"})
+>>> config.lr, config.model
+(0.02, 'gcn')
+>>> make_config({"dataset": "wordnet", "hiden": 64})
+Traceback (most recent call last):
+    ...
+ValueError: Expected a known setting (got 'hiden'); did you mean 'hidden'?
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.resources
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from topoff.compensation.refresh import Refreshing
+
+Natural = Annotated[int, Ge(0)]
+Positive = Annotated[int, Ge(1)]
+Rate = Annotated[float, Ge(0), Lt(1)]
+PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
+COMPENSATED = ("top", "drop")  # methods that take any node sets
+MethodName = Literal[  # the keys of methods.METHODS, which would import torch
+    "top", "full", "cluster", "drop", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor", "labor-star",
+    "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn", "fastgcn",
+    "ladies", "adapt",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Hold every setting of a training run; the fields are the TOML keys and the flags of `topoff train`.
+
+    The string after a field is its help. None means: chosen from the graph, and said so; of norm and residual, that
+    the model has its own.
+    """
+
+    dataset: Annotated[str, "'wordnet', a PyG dataset's name, an .npz file or a folder of tables."]
+    root: Annotated[str | None, "Folder of the raw files of PyG datasets."] = None
+    split: Annotated[Natural, "Which of the dataset's splits."] = 0
+    row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
+    seed: Annotated[Natural, "Seed of everything."] = 0
+    metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
+
+    method: Annotated[MethodName, "How batches are made and run."] = "top"
+    batches: Annotated[
+        Literal["kaminpar", "metis", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb"] | None,
+        "How nodes are batched; the sets of the last five overlap (top only).",
+    ] = None
+    ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
+    parts: Annotated[Positive | None, "Clusters that are merged into batches."] = None
+    regroup: Annotated[bool, "Merge the clusters into new batches every epoch."] = False
+    train_only: Annotated[bool, "Batch the training nodes alone; all others are compensated."] = False
+    rank: Annotated[int | float | None, "Rank of the compensation, or the share of energy to keep (below 1)."] = None
+    estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
+    inits: Annotated[Positive | None, "Networks behind the first basis."] = None
+    refresh: Annotated[str | None, "never, every=E (epochs) or adaptive."] = None
+    fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
+    hops: Annotated[Positive, "Depth of a target's subgraph (shadow)."] = 2
+    walk_length: Annotated[Positive, "Steps of a random walk (saint-walk)."] = 2
+    mix: Annotated[Annotated[float, Ge(0), Le(1)] | None, "Share of fresh values in histories (lmc, graphfm)."] = None
+
+    model: Annotated[
+        str, "gcn, gcnii, gcnii-jk, sage, gat, pna, cluster-gcn, sgc, sign, linear, or your own as module:Class."
+    ] = "gcn"
+    layers: Annotated[Positive, "Number of convs."] = 3
+    hidden: Annotated[Positive, "Width of the hidden layers (gat: of one head)."] = 128
+    dropout: Annotated[Rate, "Dropout after each hidden layer."] = 0.2
+    input_dropout: Annotated[Rate, "Dropout of the features."] = 0.0
+    norm: Annotated[Literal["none", "layer", "batch"] | None, "Normalisation after each conv."] = None
+    residual: Annotated[bool | None, "Residual connections where shapes match."] = None
+    jk: Annotated[bool, "Jumping knowledge: the last layer reads all layers."] = False
+    linear: Annotated[bool, "Linear layers before and after the convs."] = False
+    heads: Annotated[Positive, "Attention heads (gat)."] = 4
+    out_heads: Annotated[Positive, "Attention heads of the last conv, averaged (gat)."] = 1
+    alpha: Annotated[Annotated[float, Ge(0)], "Strength of the initial residual (gcnii)."] = 0.1
+    theta: Annotated[Annotated[float, Ge(0)], "Strength of the identity mapping (gcnii)."] = 0.5
+    shared_weights: Annotated[bool, "One weight for both terms of a layer (gcnii)."] = True
+    diag_lambda: Annotated[Annotated[float, Ge(0)], "Enhancement of the diagonal (cluster-gcn)."] = 1.0
+    aggregators: Annotated[str, "Comma-separated: mean, max, min, sum, std, var (pna)."] = "mean,max"
+    scalers: Annotated[str, "Comma-separated: identity, amplification, attenuation (pna)."] = "identity,amplification"
+    fast_dropout: Annotated[bool, "Use the fast CPU dropout for nn.Dropout inside your own model."] = False
+
+    epochs: Annotated[Positive, "Passes over the batches."] = 50
+    optimizer: Annotated[Literal["adam", "adamw", "sgd"], "The optimiser (sgd: momentum 0.9)."] = "adam"
+    lr: Annotated[Annotated[float, Gt(0)], "Learning rate."] = 0.01
+    weight_decay: Annotated[Annotated[float, Ge(0)], "Weight decay."] = 0.0
+    outer_decay: Annotated[
+        Annotated[float, Ge(0)] | None, "Weight decay of the output layer and linear layers around the convs."
+    ] = None
+    schedule: Annotated[
+        Literal["constant", "cosine", "linear", "step"], "Learning rate over the epochs (step: a tenth at 1/2 and 3/4)."
+    ] = "constant"
+    warmup: Annotated[Natural, "Epochs in which the learning rate rises from zero."] = 0
+    clip: Annotated[Annotated[float, Ge(0)], "Largest norm of the gradient; 0 does not clip."] = 0.0
+    patience: Annotated[Natural, "Stop after so many evaluations without a better validation score; 0: never."] = 0
+    class_weight: Annotated[Literal["none", "balanced"], "Weigh rare classes more in the loss."] = "none"
+    checkpoint_seconds: Annotated[Annotated[float, Ge(0)], "Seconds between checkpoints; 0: after every step."] = 10.0
+    device: Annotated[str, "cpu, cuda, cuda:1, ...; auto: cuda where there is one."] = "auto"
+    eval_every: Annotated[Positive | None, "Epochs between exact evaluations; they double as refresh."] = None
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+
+
+def make_config(*layers: Mapping[str, Any]) -> Config:
+    """Return the validated settings; later layers win, and a None in them is as good as absent.
+
+    Raises:
+        ValueError: an unknown key, with the nearest one, or a value that a key cannot have.
+    """
+    from pydantic import TypeAdapter, ValidationError  # late: `--help` does without
+
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        _refuse_unknown(layer)
+        merged |= {key: value for key, value in layer.items() if value is not None}
+    try:
+        config: Config = TypeAdapter(Config).validate_python(merged)
+    except ValidationError as error:
+        raise ValueError(_sentence(error.errors())) from error
+    if config.refresh is not None:
+        Refreshing.parse(config.refresh)
+    if config.batches not in (None, *PARTITIONS) and config.method not in COMPENSATED:
+        raise ValueError(
+            f"Expected batches to be {', '.join(PARTITIONS[:-1])} or {PARTITIONS[-1]} for method {config.method} (got "
+            f"'{config.batches}'): sets that overlap are for method top."
+        )
+    return config
+
+
+def read_config(source: str | Path) -> dict[str, Any]:
+    """Read a flat TOML file, or one that ships with the package by its name ("gcn-reddit").
+
+    Raises:
+        FileNotFoundError: no such file or name.
+        ValueError: no flat TOML, or an unknown key.
+
+    >>> read_config("gcn-cora")["dataset"]
+    'Cora'
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        text = path.read_text()
+    elif str(source) in shipped_configs():
+        text = (importlib.resources.files("topoff.training") / "configs" / f"{source}.toml").read_text()
+    else:
+        near = difflib.get_close_matches(str(source), shipped_configs(), n=1)
+        remedy = f"did you mean '{near[0]}'?" if near else f"the names are {', '.join(shipped_configs())}."
+        raise FileNotFoundError(f"Expected a TOML file or the name of a config (got '{source}'); {remedy}")
+    return parse_config(text, origin=str(source))
+
+
+def parse_config(text: str, *, origin: str) -> dict[str, Any]:
+    """Return the keys of a flat TOML text; `origin` names it in errors."""
+    try:
+        keys = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"Expected {origin} to be TOML, one 'key = value' per line (got {error}).") from error
+    nested = [key for key, value in keys.items() if isinstance(value, dict | list)]
+    if nested:
+        raise ValueError(
+            f"Expected {origin} to be flat (got a table or list '{nested[0]}'); write 'key = value' lines."
+        )
+    _refuse_unknown(keys)
+    return keys
+
+
+def shipped_configs() -> list[str]:
+    """List the names of the configs that ship with the package."""
+    folder = importlib.resources.files("topoff.training") / "configs"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """Read `key=value` pairs, values as in TOML, or else as they stand.
+
+    >>> parse_settings(["lr=0.5", "model=sage", "residual=false", "refresh=every=3"])
+    {'lr': 0.5, 'model': 'sage', 'residual': False, 'refresh': 'every=3'}
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"Expected --set to be key=value (got '{pair}'); for example --set lr=0.005.")
+        try:
+            settings[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key.strip()] = text.strip()
+    return settings
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read seeds: a list of numbers and ranges.
+
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
+        if not match or (match[2] and int(match[2]) < int(match[1])):
+            raise ValueError(f"Expected --seeds to be numbers and ranges, such as 0-9 or 0,3,5 (got '{text}').")
+        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+    repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+    if repeated:
+        raise ValueError(f"Expected --seeds to name each seed once (got {repeated[0]} twice).")
+    return seeds
+
+
+def write_toml(config: Config, *, command: str) -> str:
+    """Return the settings as flat TOML whose first line is the command.
+
+    >>> print(write_toml(make_config({"dataset": "wordnet"}), command="topoff train wordnet").splitlines()[1])
+    dataset = "wordnet"
+    """
+    lines = [f"# {' '.join(line.strip() for line in command.splitlines())}"]
+    for key in FIELDS:
+        value = getattr(config, key)
+        if value is not None:
+            lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Write a value: TOML takes what JSON writes, but for infinity and the control character 127."""
+    if value == math.inf:
+        return "inf"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def difference(old: Config, new: Config) -> list[str]:
+    """List the keys in which two configs differ, as `key: old -> new`."""
+    pairs = [(key, getattr(old, key), getattr(new, key)) for key in FIELDS]
+    return [f"{key}: {before} -> {after}" for key, before, after in pairs if before != after]
+
+
+def _refuse_unknown(keys: Mapping[str, Any]) -> None:
+    for key in keys:
+        if key not in FIELDS:
+            near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1)
+            remedy = f"did you mean '{near[0]}'?" if near else f"the settings are {', '.join(FIELDS)}."
+            raise ValueError(f"Expected a known setting (got '{key}'); {remedy}")
+
+
+def _sentence(errors: list[Any]) -> str:
+    """Turn pydantic's first complaint into one sentence."""
+    error = errors[0]
+    key = str(error["loc"][0])
+    if error["type"] == "missing":
+        return f"Expected '{key}' to be given (got nothing)."
+    wishes = [e["msg"].removeprefix("Input should be ") for e in errors if e["loc"][0] == key]
+    wishes = [wish.partition(", ")[0] if "unable to" in wish or "fractional" in wish else wish for wish in wishes]
+    return f"Expected '{key}' to be {' or '.join(dict.fromkeys(wishes))} (got {error['input']!r})."

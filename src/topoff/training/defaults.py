@@ -1,0 +1,130 @@
+"""Choose what the user left open from the graph, and say why; estimate what an epoch will cost before it runs.
+
+>>> import torch
+>>> from topoff.training.config import make_config
+>>> ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
+>>> config, choices = choose(make_config({"dataset": "ring"}), Data(x=torch.ones(100, 1), edge_index=ring))
+>>> config.ratio, choices[0].what
+(1.0, 'batches')
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch_geometric.data import Data
+
+from topoff.methods.registry import METHODS, model_of
+from topoff.models.by_name import MODELS
+from topoff.training.config import Config
+
+RATIO = 0.1
+SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, where the user leaves it open
+RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
+REFRESH = 5  # epochs
+CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
+USUAL = ("fanout", "mix")  # settings for which every method has its own default
+READ_BY = {  # models -> the settings that only they read
+    ("gat",): ("heads", "out_heads"),
+    ("gcnii", "gcnii-jk"): ("alpha", "theta", "shared_weights"),
+    ("pna",): ("aggregators", "scalers"),
+    ("cluster-gcn",): ("diag_lambda",),
+    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna", "cluster-gcn", "sign", "linear"): (
+        *("hidden", "dropout", "input_dropout"),
+    ),
+    ("gcn", "gcnii", "sage", "gat", "pna", "cluster-gcn"): ("jk",),
+    ("gcn", "sage", "gat", "pna", "cluster-gcn"): ("linear",),
+    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna", "cluster-gcn"): ("norm", "residual"),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Say what was chosen, and why."""
+
+    what: str
+    value: Any
+    why: str
+
+
+def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
+    """Return the settings with nothing left open, and the choices that were made."""
+    nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+    choices: list[Choice] = []
+
+    def take(what: str, value: Any, why: str) -> None:
+        """Choose a value where the user gave none."""
+        if getattr(config, what) is None:
+            choices.append(Choice(what, value, why))
+
+    read = METHODS[config.method].settings
+    if "ratio" in read:
+        cluster = edges > 0
+        if "batches" in read:
+            take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
+        batched = (
+            int(data.train_mask.sum()) if config.train_only and "train_only" in read and "train_mask" in data else nodes
+        )
+        ratio, why = _ratio(batched)
+        take("ratio", ratio, why)
+        batch = max(1, round(batched * (config.ratio or ratio)))
+    if "rank" in read:
+        scattered = (config.batches or "") == "random"
+        rank = min(2 * RANK if scattered else RANK, max(1, batch // NODES_PER_RANK))
+        outside = "most messages come from outside a random batch"
+        take("rank", rank, outside if rank > RANK else f"{NODES_PER_RANK} or more nodes per direction")
+        take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
+    for name in USUAL:
+        if name in read:
+            usual = inspect.signature(METHODS[config.method]).parameters[name].default
+            take(name, usual, f"usual for {config.method}")
+    often = nodes <= CHEAP
+    every, why = (
+        (1, f"cheap up to {CHEAP:,} nodes") if often else (_interval(config), "an evaluation is also a refresh")
+    )
+    take("eval_every", min(every, config.epochs), why)
+    return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
+
+
+def unused(config: Config, given: Iterable[str]) -> list[str]:
+    """List those of the given settings that the method or the model does not read, with the reason.
+
+    >>> from topoff.training.config import make_config
+    >>> unused(make_config({"dataset": "x", "model": "sage", "heads": 2}), ["model", "heads"])
+    ['heads has no effect on model sage']
+    """
+    of_methods = {key for method in METHODS.values() for key in method.settings}
+    idle = of_methods - set(METHODS[config.method].settings)
+    model = model_of(config.method, config.model)
+    if model != config.model:
+        idle |= {"model"}
+    found = [f"{key} has no effect on method {config.method}" for key in given if key in idle]
+    readers = {key: models for models, keys in READ_BY.items() for key in keys}
+    ours = model in MODELS  # of a class of the user's, or a name that will be refused, nothing is known
+    mine = [key for key in given if ours and key in readers and model not in readers[key]]
+    return found + [f"{key} has no effect on model {model}" for key in mine]
+
+
+def _why_batches(*, cluster: bool) -> str:
+    return "clusters keep most messages inside a batch" if cluster else "no edges, nothing to cluster"
+
+
+def _ratio(nodes: int) -> tuple[float, str]:
+    """Choose the fraction of nodes per batch: a tenth, in bounds."""
+    if nodes <= SMALL:
+        return 1.0, f"{nodes:,} nodes fit in one batch"
+    if nodes * RATIO < SMALL:
+        return round(1 / max(2, nodes // SMALL), 4), f"a batch has at least about {SMALL:,} nodes"
+    if nodes * RATIO > LARGE:
+        return round(1 / -(-nodes // LARGE), 6), f"a batch has at most {LARGE:,} nodes"
+    return RATIO, "ten batches; smaller ones save memory, larger ones are less noisy"
+
+
+def _interval(config: Config) -> int:
+    """Return the epochs between refreshes, as far as they are fixed."""
+    name, _, number = (config.refresh or f"every={REFRESH}").partition("=")
+    return int(number) if name == "every" and number.isdecimal() and int(number) > 0 else REFRESH

@@ -1,0 +1,75 @@
+"""Write predictions: by the user's own node ids, with a probability per class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.data import Data
+
+from topoff.training.trained import Trained
+
+
+def prediction_table(run: Trained, data: Data, out: Tensor) -> dict[str, Any]:
+    """Return columns of predictions by the user's own node ids: the label, and a probability per class."""
+    ids = getattr(data.get("names"), "node_ids", None) or list(range(int(data.num_nodes or 0)))
+    table: dict[str, Any] = {"node": ids}
+    if run.task.kind == "regression":
+        return table | {"prediction": run.task.predictions(out).numpy()}
+    probability = run.task.probabilities(out)
+    assert probability is not None
+    names = run.classes
+    if run.task.kind == "multilabel":
+        chosen = (out > 0).tolist()
+        labels = [";".join(name for name, yes in zip(names, row, strict=True) if yes) for row in chosen]
+    else:
+        labels = [names[number] for number in out.argmax(dim=1).tolist()]
+    columns = {f"p_{name}": probability[:, number].numpy() for number, name in enumerate(names)}
+    return table | {"prediction": labels} | columns
+
+
+def write_predictions(table: dict[str, Any], path: Path) -> None:
+    """Write columns to .parquet, .csv or .npz, in one piece.
+
+    Raises:
+        ValueError: another ending.
+    """
+    writers = {".parquet": _write_parquet, ".csv": _write_csv, ".npz": _write_npz}
+    if path.suffix not in writers:
+        raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{path}').")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.part{path.suffix}")
+    try:
+        writers[path.suffix](table, draft)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _write_parquet(table: dict[str, Any], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(table), str(path))
+
+
+def _write_csv(table: dict[str, Any], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    pc.write_csv(pa.table(table), str(path))
+
+
+def _write_npz(table: dict[str, Any], path: Path) -> None:
+    """Write the columns; probabilities as one matrix, since class names need not be names of arrays."""
+    import numpy as np
+
+    probabilities = [column for name, column in table.items() if name.startswith("p_")]
+    names = [name.removeprefix("p_") for name in table if name.startswith("p_")]
+    arrays = {"node": np.array(table["node"]), "prediction": np.array(table["prediction"])}
+    if probabilities:
+        arrays |= {"probability": np.stack(probabilities, axis=1), "class_names": np.array(names)}
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

@@ -1,0 +1,146 @@
+"""What a finished run leaves: its scores in one record, and the details that a report shows."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import statistics
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from topoff.data.describe import degree_histogram
+from topoff.machine.memory import machine
+from topoff.training.loop import SPLITS, Training, versions
+from topoff.training.trained import class_names
+
+POINTS = 1000  # of a regression's scatter plot
+AVERAGED = ("epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "train_peak_rss_mb", "fidelity", "epochs")
+
+
+def result_of(training: Training, *, command: str) -> dict[str, Any]:
+    """Return the record of a finished run; seconds are wall-clock, memory is the peak of the process."""
+    config, progress, data = training.config, training.progress, training.data
+    task = training.parts.task
+    best = progress.best or dict.fromkeys(("epoch", *SPLITS))
+    certificate = training.parts.method.certificate()
+    return {
+        **{name: best[name] for name in SPLITS},
+        "metric": task.metric,
+        "task": task.kind,
+        "outputs": task.outputs,
+        "center": task.center,
+        "scale": task.scale,
+        "classes": class_names(data, task),
+        "best_epoch": best["epoch"],
+        "epochs": progress.epoch,
+        "steps": progress.steps,
+        "seconds": round(progress.seconds + progress.preprocess_seconds, 3),
+        "preprocess_seconds": round(progress.preprocess_seconds, 3),
+        "epoch_seconds": round(progress.train_seconds / max(1, progress.epoch), 4),
+        "peak_rss_mb": round(progress.peak / 2**20, 1),
+        "train_peak_rss_mb": round(progress.train_peak / 2**20, 1),
+        "fidelity": progress.fidelity,
+        "certificate": certificate,
+        "parameters": sum(parameter.numel() for parameter in training.parts.model.parameters()),
+        "dataset": config.dataset,
+        "nodes": int(data.num_nodes or 0),
+        "edges": data.edge_index.size(1),
+        "features": data.num_features,
+        "model": config.model,
+        "method": config.method,
+        "seed": config.seed,
+        "stopped_early": progress.stopped_early,
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), **versions()},
+        "machine": machine(),
+        "chosen": [asdict(choice) for choice in training.choices],
+    }
+
+
+def details_of(training: Training, out: Tensor) -> dict[str, Any]:
+    """Return what a report shows besides scores, from the exact output `out` (n, outputs) of the best weights."""
+    data, task = training.data, training.parts.task
+    split = next(name for name in ("test", "val", "train") if bool(data[f"{name}_mask"].any()))
+    test = data[f"{split}_mask"]
+    reports = [asdict(report) for report in training.parts.method.reports()]
+    degrees = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
+    details: dict[str, Any] = {"split": split, "batches": reports, "degrees": degree_histogram(degrees)}
+    if task.kind == "regression":
+        truth, predicted = data.y[test].view(-1), task.predictions(out)[test]
+        step = max(1, -(-len(truth) // POINTS))  # rounded up: evenly over all of them
+        return details | {"scatter": torch.stack([truth, predicted], dim=1)[::step].tolist()}
+    names = class_names(data, task)
+    if task.kind == "multilabel":
+        return details | {"classes": names, "per_class": _per_label(out[test] > 0, data.y[test] > 0.5, names)}
+    confusion = _confusion(data.y[test], out[test].argmax(dim=1), classes=task.outputs)
+    return details | {"classes": names, "confusion": confusion.tolist(), "per_class": _per_class(confusion, names)}
+
+
+def write_result(training: Training, *, command: str) -> dict[str, Any]:
+    """Write the best weights, the details and the result of a training that has come to its end; return the result."""
+    folder, model = training.folder, training.parts.model
+    result = result_of(training, command=command)
+    if training.best_weights:
+        model.load_state_dict(training.best_weights)
+    folder.save_model(model.state_dict())
+    training.parts.method.freeze()  # what training left is still to be measured
+    out, _ = training.parts.method.exact()
+    folder.write("details.json", details_of(training, out.cpu()))
+    folder.write("result.json", result)
+    return folder.read_json("result.json")
+
+
+def summarise(results: list[dict[str, Any]], *, command: str) -> dict[str, Any]:
+    """Return the record of a run of several seeds: means and unbiased standard deviations.
+
+    >>> rows = [{"test": 0.5, "seed": 0}, {"test": 0.7, "seed": 1}]
+    >>> mean_std([row["test"] for row in rows])
+    {'mean': 0.6, 'std': 0.14142135623730948}
+    """
+    first = results[0]
+    shared = ["metric", "task", "dataset", "nodes", "edges", "features", "model", "method", "parameters"]
+    shared += ["date", "versions", "machine", "chosen"]
+    scores = {name: mean_std([result.get(name) for result in results]) for name in (*SPLITS, *AVERAGED)}
+    seeds = [result["seed"] for result in results]
+    return {**{name: first[name] for name in shared}, "seeds": seeds, **scores, "command": command, "runs": results}
+
+
+def mean_std(values: list[float | None]) -> dict[str, float | None]:
+    """Return the mean and the unbiased standard deviation; 0 for one value, none where a value is missing."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return {"mean": None, "std": None}
+    return {"mean": statistics.fmean(known), "std": statistics.stdev(known) if len(known) > 1 else 0.0}
+
+
+def _confusion(truth: Tensor, predicted: Tensor, *, classes: int) -> np.ndarray[Any, Any]:
+    """Count (true, predicted) pairs; (classes, classes)."""
+    pairs = torch.bincount(truth * classes + predicted, minlength=classes * classes)
+    counts: np.ndarray[Any, Any] = pairs.view(classes, classes).numpy()
+    return counts
+
+
+def _per_class(confusion: np.ndarray[Any, Any], names: list[str]) -> list[dict[str, Any]]:
+    """Return count, precision, recall and F1 of each class."""
+    hits, rows, columns = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    return _scores(names, hits=hits, true=rows, predicted=columns)
+
+
+def _per_label(predicted: Tensor, truth: Tensor, names: list[str]) -> list[dict[str, Any]]:
+    """Return count, precision, recall and F1 of each label."""
+    hits = (predicted & truth).sum(0).numpy()
+    return _scores(names, hits=hits, true=truth.sum(0).numpy(), predicted=predicted.sum(0).numpy())
+
+
+def _scores(names: list[str], *, hits: Any, true: Any, predicted: Any) -> list[dict[str, Any]]:
+    """Turn counts into rows; a ratio without cases is 0."""
+    rows = []
+    for name, hit, real, guessed in zip(names, hits.tolist(), true.tolist(), predicted.tolist(), strict=True):
+        precision, recall, f1 = hit / max(1, guessed), hit / max(1, real), 2 * hit / max(1, real + guessed)
+        rows.append({"class": name, "count": real, "precision": precision, "recall": recall, "f1": f1})
+    return rows

@@ -1,0 +1,247 @@
+"""Random node sets: their probabilities, that walks follow edges, budgets and counts."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from graphs import SQUARE, communities, corners
+from topoff.batching.samplers import (
+    Pattern,
+    count,
+    draw_edges,
+    draw_nodes,
+    draw_walks,
+    edge_chances,
+    fitting_budget,
+    node_chances,
+    pattern_of,
+    pick,
+    undirected,
+    walks,
+)
+
+DRAWS = 40_000
+
+
+def heard(data=None) -> Pattern:
+    """Return who hears from whom: rows are receivers."""
+    data = corners() if data is None else data
+    source, target = data.edge_index.numpy()
+    return pattern_of(target, source, num_nodes=data.num_nodes)
+
+
+def joined(data=None) -> Pattern:
+    data = corners() if data is None else data
+    source, target = data.edge_index.numpy()
+    return undirected(source, target, num_nodes=data.num_nodes)
+
+
+def assert_drawn_by(chances: np.ndarray, seen: np.ndarray) -> None:
+    """Demand that counts fit probabilities: Pearson's statistic has mean k - 1 and variance near 2 (k - 1)."""
+    possible = chances > 0
+    assert not seen[~possible].any()
+    expected = chances[possible] * seen.sum()
+    assert expected.min() > 5  # else the variance is larger
+    free = possible.sum() - 1
+    assert ((seen[possible] - expected) ** 2 / expected).sum() < free + 4 * np.sqrt(2 * free)
+
+
+# patterns
+
+
+def test_a_pattern_has_every_pair_once_and_no_self_loops() -> None:
+    source, target = corners().edge_index.tolist()
+    wanted = sorted({(t, s) for s, t in zip(source, target, strict=True) if s != t})
+    pattern = heard()
+    assert list(zip(pattern.rows.tolist(), pattern.ids.tolist(), strict=True)) == wanted
+    assert len(pattern.offsets) == 15
+
+
+def test_undirected_pairs_are_there_once() -> None:
+    source, target = corners().edge_index.tolist()
+    wanted = sorted({(min(s, t), max(s, t)) for s, t in zip(source, target, strict=True) if s != t})
+    pattern = joined()
+    assert list(zip(pattern.rows.tolist(), pattern.ids.tolist(), strict=True)) == wanted
+
+
+def test_pairs_are_found_again() -> None:
+    pattern = heard()
+    order = np.random.default_rng(0).permutation(len(pattern.ids))
+    assert (pattern.positions(pattern.rows[order], pattern.ids[order]) == order).all()
+
+
+def test_a_pattern_without_pairs_and_one_without_nodes() -> None:
+    loops = pattern_of(np.array([1]), np.array([1]), num_nodes=3)
+    assert loops.offsets.tolist() == [0, 0, 0, 0]
+    assert len(loops.ids) == 0
+    none = np.zeros(0, dtype=np.int64)
+    assert pattern_of(none, none, num_nodes=0).offsets.tolist() == [0]
+
+
+# probabilities
+
+
+def test_node_chances_are_squared_column_norms() -> None:
+    rng = np.random.default_rng(1)
+    dense = rng.random((6, 6)) * (rng.random((6, 6)) < 0.5)
+    row, column = dense.nonzero()
+    wanted = (dense**2).sum(axis=0) / (dense**2).sum()
+    assert node_chances(column, dense[row, column], num_nodes=6) == pytest.approx(wanted)
+
+
+def test_edge_chances_are_inverse_degrees() -> None:
+    # 0 - 1, 0 - 2, 2 - 3: degrees 2, 1, 2, 1
+    pairs = undirected(np.array([1, 0, 3]), np.array([0, 2, 2]), num_nodes=4)
+    wanted = np.array([1 / 2 + 1, 1 / 2 + 1 / 2, 1 / 2 + 1])
+    assert edge_chances(pairs.offsets, pairs.ids) == pytest.approx(wanted / wanted.sum())
+
+
+def test_a_graph_without_edges_has_no_edge_chances() -> None:
+    loops = undirected(np.array([1]), np.array([1]), num_nodes=3)
+    with pytest.raises(ValueError, match=r"edge between two different nodes for the edge sampler \(got none\)"):
+        edge_chances(loops.offsets, loops.ids)
+
+
+def test_places_are_picked_by_their_chances() -> None:
+    chances = np.array([0.0, 0.5, 0.0, 0.2, 0.3, 0.0])
+    for scale in (1.0, 7.0):  # cumulative sums need not end at 1
+        drawn = pick(np.cumsum(chances) * scale, count=DRAWS, rng=np.random.default_rng(2))
+        assert drawn.shape == (DRAWS,)
+        assert_drawn_by(chances, np.bincount(drawn, minlength=6))
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_budget_is_at_least_one(count) -> None:
+    with pytest.raises(ValueError, match=rf"budget of a sampler to be at least 1 \(got {count}\)"):
+        pick(np.ones(1), count=count, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match=rf"at least 1 root and 1 step of a random walk \(got {count} and 2\)"):
+        draw_walks(np.array([0, 0]), np.zeros(0, dtype=np.int64), budget=count, length=2, rng=np.random.default_rng(0))
+
+
+def test_a_walk_has_a_step() -> None:
+    with pytest.raises(ValueError, match=r"\(got 3 and 0\)"):
+        draw_walks(heard().offsets, heard().ids, budget=3, length=0, rng=np.random.default_rng(0))
+
+
+# samplers
+
+
+def samplers(data) -> dict:
+    """Return the three samplers of a graph as functions of a budget and a generator."""
+    pattern, pairs = heard(data), joined(data)
+    nodes = np.cumsum(np.full(data.num_nodes, 1 / data.num_nodes))
+    edges = np.cumsum(edge_chances(pairs.offsets, pairs.ids))
+    return {
+        "node": lambda budget, rng: draw_nodes(nodes, budget=budget, rng=rng),
+        "edge": lambda budget, rng: draw_edges(pairs.offsets, pairs.ids, cumulative=edges, budget=budget, rng=rng),
+        "walk": lambda budget, rng: draw_walks(pattern.offsets, pattern.ids, budget=budget, length=2, rng=rng),
+    }
+
+
+@pytest.mark.parametrize("name", ["node", "edge", "walk"])
+@pytest.mark.parametrize("budget", [1, 2, 9, 500])
+def test_sets_are_sorted_distinct_and_a_function_of_the_seed(name, budget) -> None:
+    draw = samplers(corners())[name]
+    found = draw(budget, np.random.default_rng(4))
+    assert (np.diff(found) > 0).all()
+    assert found.dtype == np.int64
+    assert found[0] >= 0
+    assert found[-1] < 14
+    assert len(found) <= budget * {"node": 1, "edge": 2, "walk": 3}[name]
+    assert found.tolist() == draw(budget, np.random.default_rng(4)).tolist()
+    others = [draw(budget, np.random.default_rng(seed)).tolist() for seed in range(5, 15)]
+    assert budget == 500 or any(found.tolist() != other for other in others)
+
+
+def test_large_budgets_reach_all_nodes_but_isolated_ones_by_edges() -> None:
+    draws = samplers(corners())
+    everybody = list(range(14))
+    assert draws["node"](2000, np.random.default_rng(0)).tolist() == everybody
+    assert draws["walk"](2000, np.random.default_rng(0)).tolist() == everybody
+    assert draws["edge"](2000, np.random.default_rng(0)).tolist() == [n for n in everybody if n != 8]
+
+
+def test_edges_are_drawn_by_their_chances() -> None:
+    pairs = joined()
+    chances = edge_chances(pairs.offsets, pairs.ids)
+    cumulative, rng = np.cumsum(chances), np.random.default_rng(5)
+    drawn = [draw_edges(pairs.offsets, pairs.ids, cumulative=cumulative, budget=1, rng=rng) for _ in range(5000)]
+    assert {len(ends) for ends in drawn} == {2}
+    first, second = np.stack(drawn).T
+    seen = np.bincount(pairs.positions(first, second), minlength=len(pairs.ids))
+    assert (pairs.ids[pairs.positions(first, second)] == second).all()
+    assert_drawn_by(chances, seen)
+
+
+def test_walks_only_follow_edges_towards_those_that_are_heard() -> None:
+    pattern = heard()
+    roots = np.repeat(np.arange(14), 50)
+    path = walks(pattern.offsets, pattern.ids, roots=roots, length=4, rng=np.random.default_rng(6))
+    assert path.shape == (5, 700)
+    assert (path[0] == roots).all()
+    allowed = set(zip(pattern.rows.tolist(), pattern.ids.tolist(), strict=True))
+    steps = {step for a, b in itertools.pairwise(path) for step in zip(a.tolist(), b.tolist(), strict=True)}
+    assert steps - {(8, 8), (13, 13)} == allowed  # every edge is walked, and the two deaf nodes stay
+
+
+def test_walks_take_every_neighbour_with_equal_chances() -> None:
+    pattern = heard()
+    start = int(np.diff(pattern.offsets).argmax())
+    near = pattern.ids[pattern.offsets[start] : pattern.offsets[start + 1]]
+    roots = np.full(DRAWS, start)
+    path = walks(pattern.offsets, pattern.ids, roots=roots, length=1, rng=np.random.default_rng(7))
+    chances = np.zeros(14)
+    chances[near] = 1 / len(near)
+    assert len(near) > 2
+    assert_drawn_by(chances, np.bincount(path[1], minlength=14))
+
+
+def test_roots_are_uniform_and_the_way_is_in_the_set() -> None:
+    source, target = SQUARE.numpy()
+    ring = pattern_of(target, source, num_nodes=4)  # each node hears from the one before it
+    rng = np.random.default_rng(8)
+    drawn = [draw_walks(ring.offsets, ring.ids, budget=1, length=2, rng=rng).tolist() for _ in range(2000)]
+    kinds = [[0, 2, 3], [0, 1, 3], [0, 1, 2], [1, 2, 3]]  # from 0, 1, 2 and 3
+    assert_drawn_by(np.full(4, 0.25), np.bincount([kinds.index(nodes) for nodes in drawn], minlength=4))
+
+
+def test_walks_of_a_graph_without_edges_stay() -> None:
+    offsets, ids = np.zeros(6, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    assert len(draw_walks(offsets, ids, budget=1, length=3, rng=np.random.default_rng(0))) == 1
+
+
+# budgets
+
+
+@pytest.mark.parametrize("name", ["node", "edge", "walk"])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.7])
+def test_a_budget_gives_the_wanted_number_of_nodes(name, share) -> None:
+    draw = samplers(communities(400))[name]
+    budget = fitting_budget(draw, share * 400, most=10_000, generator=lambda t: np.random.default_rng([9, t]))
+    sizes = [len(draw(budget, np.random.default_rng([10, t]))) for t in range(200)]
+    # sizes of both the trials and these vary by less than 12 nodes; 10 trials: standard error below 4
+    assert np.std(sizes) < 12
+    assert np.mean(sizes) == pytest.approx(share * 400, abs=9)
+
+
+def test_a_budget_is_the_least_that_suffices_and_stops_at_the_most() -> None:
+    def draw(budget: int, rng: np.random.Generator) -> np.ndarray:
+        return np.arange(budget // 2)
+
+    found = [fitting_budget(draw, wanted, most=100, generator=np.random.default_rng) for wanted in (0.2, 1, 7, 50, 51)]
+    assert found == [2, 2, 14, 100, 100]
+    assert fitting_budget(draw, 0, most=100, generator=np.random.default_rng) == 1
+
+
+# counts
+
+
+def test_nodes_and_pairs_are_counted_as_by_hand() -> None:
+    pairs, rng = joined(), np.random.default_rng(11)
+    sets = [np.flatnonzero(rng.random(14) < 0.5) for _ in range(30)] + [np.zeros(0, dtype=np.int64)]
+    counts = count(iter(sets), pairs)
+    held = np.stack([np.isin(np.arange(14), nodes) for nodes in sets]).astype(int)
+    assert counts.samples == 31
+    assert counts.nodes.tolist() == held.sum(axis=0).tolist()
+    assert counts.pairs.tolist() == (held.T @ held)[pairs.rows, pairs.ids].tolist()

@@ -1,0 +1,50 @@
+"""Errors of batches against the exact forward, on a model trained full-batch."""
+
+import copy
+
+import pytest
+import torch
+from torch_geometric.nn import GCN
+
+from graphs import communities
+from topoff.batching.node_sets import NodeSets
+from topoff.experiments.measure import Trained, check_methods, measure, train_full_batch
+
+pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    torch.manual_seed(0)
+    model = GCN(5, 8, num_layers=3, out_channels=4).double()
+    return train_full_batch(model, communities(), epochs=20, lr=0.02)
+
+
+def found(trained: Trained, *methods: str, **settings: object) -> dict[str, dict[str, float]]:
+    sets = NodeSets(method="random", ratio=0.25).fit(communities())
+    return measure(trained, communities(), sets=sets, methods=methods, rank=12, inits=2, **settings)
+
+
+def test_compensation_misses_less_than_batches_alone(trained: Trained) -> None:
+    result = found(trained, "top", "cluster", "drop")
+    assert result["top"]["relative_error"] < 0.7 * min(result[name]["relative_error"] for name in ("cluster", "drop"))
+    assert result["top"]["gradient_cosine"] > 0.5
+    assert set(result["top"]) - set(result["drop"]) == {"certificate"}
+
+
+def test_histories_are_those_of_a_training_epoch(trained: Trained) -> None:
+    before = copy.deepcopy(trained.model.state_dict())
+    errors = [found(trained, "gas", lr=lr)["gas"]["relative_error"] for lr in (1e-9, 0.01, 0.1)]
+    assert errors[0] < 1e-6  # with frozen weights histories are exact
+    assert errors[0] < errors[1] < errors[2] < 1
+    assert all(torch.equal(before[key], value) for key, value in trained.model.state_dict().items())
+
+
+def test_an_unknown_method_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"Expected methods to be among top, cluster, drop, gas \(got 'lmc'\)"):
+        check_methods(("top", "lmc"))
+
+
+def test_an_age_beyond_the_training_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Expected refresh-age to be between 0 and epochs = 2 \(got 3\)"):
+        train_full_batch(GCN(5, 8, num_layers=1), communities(), epochs=2, lr=0.1, age=3)

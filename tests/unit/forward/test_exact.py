@@ -1,0 +1,234 @@
+"""Exact inference in lockstep: what it returns, what it tells, what it refuses, what it leaves behind."""
+
+import copy
+import threading
+
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from graphs import communities, corner_sets, corners
+from topoff.forward.convs import Conv
+from topoff.forward.exact import exact
+from topoff.graph.graph import Graph
+
+
+def run(model: nn.Module, data: Data | None = None, **kwargs: object) -> Tensor:
+    """Run the model exactly on the batches of the corners graph, or on three batches of another one."""
+    sets = corner_sets() if data is None else [torch.arange(data.num_nodes)[i::3] for i in range(3)]
+    graph = Graph(data or corners())
+    return exact(model, graph, [graph.induced(nodes) for nodes in sets], **kwargs)
+
+
+class Mixed(nn.Module):
+    """Both paths, several operators, several hops, a residual, jumping knowledge and a shared conv."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gcn, self.sage = gnn.GCNConv(4, 6), gnn.SAGEConv(4, 6)
+        self.gat, self.appnp, self.tag = gnn.GATConv(6, 6), gnn.APPNP(3, 0.2), gnn.TAGConv(6, 6, K=2)
+        self.norm, self.out = nn.BatchNorm1d(6), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        h = self.norm(self.gcn(x, edge_index, edge_weight) + self.sage(x, edge_index)).relu()
+        h = h + self.gat(h, edge_index)
+        z = self.tag(self.appnp(h, edge_index), edge_index)
+        return self.out(torch.cat([h, self.tag(z.relu(), edge_index)], dim=1))
+
+
+class OneConv(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = gnn.SAGEConv(4, 3)
+
+
+class Pooled(OneConv):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index).mean(0, keepdim=True).expand(5, -1)
+
+
+class PooledToNothing(OneConv):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index).sum()
+
+
+class Several(OneConv):
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.conv(x, edge_index), x
+
+
+class Broken(nn.Module):
+    """Fails in the second layer of the batch of three nodes, when other batches are under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = gnn.SAGEConv(4, 4), gnn.SAGEConv(4, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.first(x + 1, edge_index)
+        if len(x) == 3:
+            raise ArithmeticError("the model's own trouble")
+        return self.second(h, edge_index)
+
+
+class Deeper(nn.Module):
+    """One conv more for batches of more than one node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = gnn.SAGEConv(4, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.conv(x + 1, edge_index)
+        return self.conv(h, edge_index) if len(x) > 1 else h
+
+
+class Branching(nn.Module):
+    """Another conv for batches of one node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.many = gnn.SAGEConv(4, 4), gnn.SAGEConv(4, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return (self.one if len(x) == 1 else self.many)(x + 1, edge_index)
+
+
+# what it returns
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        gnn.GCN(4, 8, num_layers=3, out_channels=3, norm="batch_norm", jk="cat"),
+        gnn.GraphSAGE(4, 8, num_layers=2, out_channels=3),
+        gnn.GAT(4, 8, num_layers=2, out_channels=3, heads=2, edge_dim=2),
+        gnn.GIN(4, 8, num_layers=2, out_channels=3),
+        Mixed(),
+    ],
+    ids=["GCN", "GraphSAGE", "GAT", "GIN", "mixed"],
+)
+def test_equals_the_full_forward_on_the_corners_graph(model: nn.Module) -> None:
+    data = corners()
+    model = model.double().eval()
+    given = {"edge_weight": data.edge_weight} if isinstance(model, (gnn.GCN, Mixed)) else {}
+    given |= {"edge_attr": data.edge_attr} if isinstance(model, gnn.GAT) else {}
+    expected = model(data.x, data.edge_index, **given)
+    out = run(model)
+    assert (out - expected).abs().max() < 1e-10
+    assert not out.requires_grad
+
+
+def test_dropout_is_off_and_the_mode_is_restored() -> None:
+    model = gnn.GCN(4, 8, num_layers=2, out_channels=3, dropout=0.9, norm="batch_norm").double()
+    model.norms[0].eval()
+    first, second = run(model), run(model)
+    assert torch.equal(first, second)
+    assert model.training
+    assert not model.norms[0].training
+
+
+def test_the_users_own_call_is_used() -> None:
+    data, model = corners(), gnn.GCN(4, 8, num_layers=2, out_channels=3).double()
+    out = run(model, call=lambda module, batch: 2 * module(batch.x, batch.edge_index))
+    assert torch.allclose(out, 2 * model(data.x, data.edge_index))
+
+
+def test_one_batch_is_enough() -> None:
+    data, model = corners(), gnn.GCN(4, 8, num_layers=2, out_channels=3).double()
+    graph = Graph(data)
+    out = exact(model, graph, [graph.induced(torch.arange(14))])
+    assert torch.allclose(out, model(data.x, data.edge_index, data.edge_weight))
+
+
+def test_nothing_of_the_model_changes() -> None:
+    model = gnn.GCN(4, 8, num_layers=2, cached=True).double()
+    state, before = copy.deepcopy(model.state_dict()), [dict(vars(conv)) for conv in model.convs]
+    run(model)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert [dict(vars(conv)) for conv in model.convs] == before
+
+
+# what it tells
+
+
+def collected(model: nn.Module, data: Data | None = None) -> list[tuple[str, int, Tensor]]:
+    seen: list[tuple[str, int, Tensor]] = []
+
+    def collect(conv: Conv, hop: int, rows: Tensor) -> None:
+        seen.append((conv.name, hop, rows))
+
+    run(model, data, collect=collect)
+    return seen
+
+
+@pytest.mark.parametrize("kind", [gnn.GCN, gnn.GraphSAGE, gnn.GAT], ids=lambda kind: kind.__name__)
+def test_collect_is_told_the_input_of_every_conv_but_the_raw_features(kind: type[nn.Module]) -> None:
+    data = communities(21)
+    model = kind(5, 8, num_layers=3, out_channels=3).double().eval()
+    first = model.convs[0](data.x, data.edge_index).relu()
+    second = model.convs[1](first, data.edge_index).relu()
+    seen = collected(model, data)
+    assert [(name, hop) for name, hop, _ in seen] == [("convs.1", 0), ("convs.2", 0)]
+    assert torch.allclose(seen[0][2], first)
+    assert torch.allclose(seen[1][2], second)
+
+
+def test_collecting_does_not_change_the_output() -> None:
+    model = Mixed().double().eval()
+    assert torch.allclose(run(model), run(model, collect=lambda *_: None), atol=1e-12)
+
+
+def test_collect_counts_the_hops_of_a_conv() -> None:
+    data, model = communities(21), gnn.SGConv(5, 3, K=3).double()
+    assert [(name, hop) for name, hop, _ in collected(model, data)] == [("", 1), ("", 2)]
+
+
+# what it refuses
+
+
+def test_an_error_in_the_model_surfaces_and_all_threads_end() -> None:
+    before = threading.active_count()
+    with pytest.raises(ArithmeticError, match="the model's own trouble"):
+        run(Broken().double())
+    assert threading.active_count() == before
+
+
+def test_all_threads_end_after_success() -> None:
+    before = threading.active_count()
+    run(Mixed().double())
+    assert threading.active_count() == before
+
+
+def test_the_model_is_restored_after_an_error() -> None:
+    model = Broken().double()
+    with pytest.raises(ArithmeticError, match="trouble"):
+        run(model)
+    assert model.training
+    assert "forward" not in vars(model.first)
+
+
+@pytest.mark.parametrize(
+    ("model", "got"),
+    [(Pooled(), r"\(5, 3\) for 4 nodes"), (PooledToNothing(), r"\(\) for 4 nodes"), (Several(), "tuple for 4 nodes")],
+    ids=["pooled", "a number", "a tuple"],
+)
+def test_outputs_that_are_not_one_row_per_node_are_refused(model: nn.Module, got: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(ValueError, match=rf"one row per node of the batch \(got {got}.*pool outside"):
+        run(model.double())
+    assert threading.active_count() == before
+
+
+def test_a_depth_that_depends_on_the_batch_is_refused() -> None:
+    before = threading.active_count()
+    with pytest.raises(ValueError, match=r"every batch to pass the same convs \(got a forward whose depth depends"):
+        run(Deeper().double())
+    assert threading.active_count() == before
+
+
+def test_convs_that_depend_on_the_batch_are_refused() -> None:
+    with pytest.raises(ValueError, match="every batch to pass the same convs"):
+        run(Branching().double())

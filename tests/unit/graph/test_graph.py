@@ -1,0 +1,137 @@
+"""The prepared graph: batches cut out with all that belongs to them, and the edges that reach them."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.utils import subgraph
+
+from graphs import communities, corner_sets, corners
+from topoff.graph.graph import Graph
+from topoff.graph.operators import Operator
+
+NONE = torch.empty(0, dtype=torch.int64)
+FLOWS = ["source_to_target", "target_to_source"]
+SETS = [*corner_sets(), torch.tensor([6, 2, 12, 0]), torch.arange(14)]
+
+
+def receivers(data: Data, flow: str) -> Tensor:
+    return data.edge_index[1 if flow == "source_to_target" else 0]
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("nodes", SETS, ids=lambda nodes: str(nodes.tolist()))
+def test_edges_into_lists_the_arriving_edges_in_their_own_order(nodes: Tensor, flow: str) -> None:
+    data = corners()
+    expected = torch.isin(receivers(data, flow), nodes).nonzero().view(-1)
+    assert torch.equal(Graph(data).edges_into(nodes, flow=flow), expected)
+
+
+def test_edges_into_no_nodes_is_empty() -> None:
+    assert Graph(corners()).edges_into(NONE).numel() == 0
+
+
+@pytest.mark.parametrize("nodes", SETS, ids=lambda nodes: str(nodes.tolist()))
+def test_induced_holds_the_edges_inside_in_their_own_order(nodes: Tensor) -> None:
+    data = corners()
+    batch = Graph(data).induced(nodes)
+    edges, attributes = subgraph(nodes, data.edge_index, data.edge_attr, num_nodes=14)
+    assert torch.equal(nodes[batch.edge_index], edges)
+    assert torch.equal(batch.edge_attr, attributes)
+
+
+def test_induced_keeps_every_attribute_with_n_id_and_batch_size() -> None:
+    data, nodes = corners(), torch.tensor([7, 3, 12])
+    batch = Graph(data).induced(nodes)
+    for key in ("x", "y", "train_mask", "val_mask", "test_mask"):
+        assert torch.equal(batch[key], data[key][nodes])
+    assert batch.edge_weight.shape == (batch.num_edges,)
+    assert torch.equal(batch.n_id, nodes)
+    assert batch.batch_size == batch.num_nodes == 3
+    batch.validate()
+
+
+def test_induced_leaves_out_attributes_of_the_whole_graph() -> None:
+    data = corners()
+    data.name = "corners"
+    assert "name" not in Graph(data).induced(torch.arange(3))
+
+
+def test_induced_by_no_nodes_is_empty() -> None:
+    batch = Graph(corners()).induced(NONE)
+    assert batch.num_nodes == 0
+    assert batch.num_edges == 0
+    assert batch.x.shape == (0, 4)
+
+
+def test_induced_tells_node_rows_from_edge_rows_where_there_are_as_many() -> None:
+    data = Data(
+        x=torch.rand(3, 1), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), edge_weight=torch.tensor([1.0, 2.0, 3.0])
+    )
+    batch = Graph(data).induced(torch.tensor([1, 2]))
+    assert batch.edge_weight.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("nodes", SETS, ids=lambda nodes: str(nodes.tolist()))
+def test_neighbourhood_holds_the_edges_into_the_batch_in_their_own_order(nodes: Tensor, flow: str) -> None:
+    data = corners()
+    around = Graph(data).neighbourhood(nodes, flow=flow)
+    ids = torch.cat([nodes, around.halo])
+    assert torch.equal(ids[around.edge_index], data.edge_index[:, around.edge_ids])
+    assert bool((around.edge_ids.diff() > 0).all())
+    assert torch.equal(around.edge_ids, torch.isin(receivers(data, flow), nodes).nonzero().view(-1))
+
+
+def test_neighbourhood_numbers_the_halo_after_the_batch_and_never_repeats_it() -> None:
+    around = Graph(corners()).neighbourhood(torch.tensor([4, 5, 6, 7]))
+    assert around.halo.tolist() == [0, 2, 3, 13]
+    assert around.edge_index[1].max() < 4
+    assert around.edge_index[0].max() == 7
+
+
+def test_neighbourhood_carries_edge_values_and_the_features_of_the_halo() -> None:
+    data = corners()
+    around = Graph(data).neighbourhood(torch.tensor([0, 1, 2, 3]))
+    assert torch.equal(around.values["edge_attr"], data.edge_attr[around.edge_ids])
+    assert torch.equal(around.values["edge_weight"], data.edge_weight[around.edge_ids])
+    assert torch.equal(around.features["x"], data.x[around.halo])
+    assert set(around.features) == {"x"}
+
+
+@pytest.mark.parametrize("nodes", [torch.tensor([8]), torch.tensor([9, 10, 11]), torch.arange(14), NONE])
+def test_neighbourhood_with_an_empty_halo(nodes: Tensor) -> None:
+    around = Graph(corners()).neighbourhood(nodes)
+    assert around.halo.numel() == 0
+    assert around.features["x"].shape == (0, 4)
+
+
+def test_neighbourhood_moves_as_a_whole() -> None:
+    moved = Graph(corners()).neighbourhood(torch.arange(4)).to("meta")
+    tensors = [moved.halo, moved.edge_index, moved.edge_ids, *moved.values.values(), *moved.features.values()]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+def test_operators_are_built_once() -> None:
+    graph = Graph(corners())
+    assert graph.aggregation(Operator(norm="gcn")) is graph.aggregation(Operator(norm="gcn"))
+    assert graph.aggregation(Operator(norm="gcn")) is not graph.aggregation(Operator())
+
+
+def test_propagated_applies_the_chain_and_keeps_it() -> None:
+    graph = Graph(communities(20))
+    mean, total = Operator(aggr="mean"), Operator()
+    X = graph.data.x
+    assert graph.propagated(()) is X
+    once = graph.aggregation(mean).all() @ X
+    assert torch.equal(graph.propagated((mean,)), once)
+    assert torch.equal(graph.propagated((mean, total)), graph.aggregation(total).all() @ once)
+    assert graph.propagated((mean,)) is graph.propagated((mean,))
+
+
+def test_features_are_moved_once() -> None:
+    graph = Graph(corners())
+    assert graph.features(torch.device("cpu")) is graph.data.x
+    meta = graph.features(torch.device("meta"))
+    assert meta is graph.features(torch.device("meta"))
+    assert meta.device.type == "meta"

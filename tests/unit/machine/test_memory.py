@@ -1,0 +1,71 @@
+"""The allocator setting and the peak."""
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from topoff.machine.memory import keep_freed_memory, peak_memory, readable
+
+KEEP = "from topoff.machine.memory import keep_freed_memory as keep; import os; print(keep(), os.environ.get('{}'))"
+
+
+def in_a_process_of_its_own(variable: str, **environment: str) -> str:
+    """Set the allocator where it cannot touch the tests; return what it said and a variable of the environment."""
+    command = [sys.executable, "-c", KEEP.format(variable)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+    return run.stdout.strip()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator setting is glibc's")
+def test_freed_memory_is_kept_on_glibc_and_huge_pages_are_asked_for() -> None:
+    assert in_a_process_of_its_own("THP_MEM_ALLOC_ENABLE") == "True 1"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator setting is glibc's")
+def test_the_users_own_choice_of_huge_pages_stays() -> None:
+    assert in_a_process_of_its_own("THP_MEM_ALLOC_ENABLE", THP_MEM_ALLOC_ENABLE="0") == "True 0"
+
+
+def test_nothing_is_done_elsewhere_than_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert keep_freed_memory() is False
+
+
+def test_nothing_is_done_without_mallopt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
+    assert keep_freed_memory() is False
+
+
+def test_a_refused_setting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=lambda name, value: 0))
+    assert keep_freed_memory() is False
+
+
+def test_the_peak_is_in_bytes_and_never_falls() -> None:
+    before = peak_memory()
+    block = bytearray(64 << 20)
+    assert 10 << 20 < before <= peak_memory() < 1 << 50
+    del block
+
+
+def test_the_peak_is_in_bytes_on_macos_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_linux = peak_memory()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert peak_memory() <= on_linux
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (5 << 20, "5 MiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5120.0 GiB")],
+)
+def test_sizes_are_readable(size: int, text: str) -> None:
+    assert readable(size) == text
