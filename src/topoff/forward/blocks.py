@@ -3,13 +3,6 @@
 A batch of target nodes S_L needs sources S_(L-1) for its last propagation, those need S_(L-2), and so on: a sampler
 chooses the edges of every step. The sets are nested and each is a prefix of the next, S_L first, so that a node's own
 row is always at hand; after a propagation only the rows that are still needed are kept, where the model allows it.
-
->>> import torch
->>> path = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
->>> neighbours = Neighbours(Graph(path), operators=(Operator(aggr="mean"),))
->>> nodes, block = neighbours.block(np.array([2]), neighbours.all_of(np.array([2])))
->>> nodes, block.sources, block.targets
-(array([2, 1]), 2, 1)
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Who sends messages to whom, as CSR, and the blocks of chosen messages that sampled batches are made of."""
+"""Who sends messages to whom, as CSR, and the blocks of chosen messages that sampled batches are made of.
+
+>>> import torch
+>>> path = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+>>> neighbours = Neighbours(Graph(path), operators=(Operator(aggr="mean"),))
+>>> nodes, block = neighbours.block(np.array([2]), neighbours.all_of(np.array([2])))
+>>> nodes, block.sources, block.targets
+(array([2, 1]), 2, 1)
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from torch_geometric.data import Data, HeteroData
 
 import topoff
 from graphs import SQUARE, cliques, same_part
-from topoff.batching import node_sets as batching
 from topoff.batching import partition as partitioning
 from topoff.batching.node_sets import NodeSets
 
@@ -229,7 +228,7 @@ def test_no_global_generator_is_touched(method: str) -> None:
 
 
 def test_partition_is_found_where_it_was() -> None:
-    assert topoff.partition is batching.partition is partitioning.partition
+    assert topoff.partition is partitioning.partition
 
 
 # the cache
@@ -328,7 +327,7 @@ def test_two_processes_share_a_cache(cache: Path) -> None:
         from pathlib import Path
         from types import SimpleNamespace
         import torch
-        from topoff.batching import NodeSets
+        from topoff.batching.node_sets import NodeSets
         warnings.simplefilter("error", RuntimeWarning)
         edges = torch.randint(300, (2, 1500), generator=torch.Generator().manual_seed(0))
         data = SimpleNamespace(edge_index=edges, num_nodes=300)  # Data takes seconds to import

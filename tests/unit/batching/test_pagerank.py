@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from graphs import cliques, communities, corners
-from topoff.batching import pagerank as influence
+from topoff.batching import pagerank
+from topoff.batching import scopes as scopes_room
 from topoff.batching.pagerank import Ints, cached_pagerank, personalised_pagerank, senders, set_pagerank
 from topoff.batching.samplers import spans
 from topoff.batching.scopes import OutputSet, Scopes, ibmb_sets, k_hop, merged, most_influential, shadow_sets, united
@@ -129,7 +130,7 @@ def test_walks_go_where_messages_come_from() -> None:
 def test_rows_do_not_depend_on_what_is_pushed_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     csr, roots = GRAPHS["undirected"], np.array([7, 3, 3, 39, 0])
     whole = personalised_pagerank(*csr, roots, keep=6)
-    monkeypatch.setattr(influence, "ROOTS", 2)
+    monkeypatch.setattr(pagerank, "ROOTS", 2)
     pieces = personalised_pagerank(*csr, roots, keep=6)
     assert np.array_equal(whole.offsets, pieces.offsets)
     assert np.array_equal(whole.ids, pieces.ids)
@@ -290,7 +291,7 @@ def test_strong_pairs_are_merged_before_weak_ones() -> None:
     csr = np.cumsum([0, 3, 2, 2, 2])
     ids = np.array([0, 3, 1, 1, 2, 2, 3, 3, 0])
     values = np.array([0.5, scores[0, 3], scores[0, 1], 0.5, scores[1, 2], 0.5, scores[2, 3], 0.5, scores[3, 0]])
-    groups = merged(influence.Ranked(csr, ids, values), outputs, batches=2)
+    groups = merged(pagerank.Ranked(csr, ids, values), outputs, batches=2)
     assert sorted(rows.tolist() for rows in groups) == [[0, 3], [1, 2]]
 
 
@@ -321,7 +322,7 @@ def test_many_groups_are_ranked_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
     csr = GRAPHS["undirected"]
     groups = list(np.arange(40).reshape(10, 4))
     whole = most_influential(*csr, groups, budget=9)
-    monkeypatch.setattr(influence, "COLUMNS", 3)
+    monkeypatch.setattr(scopes_room, "SETS_AT_ONCE", 3)
     pieces = most_influential(*csr, groups, budget=9)
     assert [found.nodes.tolist() for found in whole] == [found.nodes.tolist() for found in pieces]
     assert all(isinstance(found, OutputSet) for found in pieces)

@@ -22,7 +22,7 @@ from topoff.data.load import Names, load
 from topoff.data.tables import Tables, is_table_folder, read_tables
 from topoff.graph.graph import Graph
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tables"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tables"
 EDGES = "source,target,weight\na,b,2\nb,a,-0.5\nc,c,1e2\n"
 # id, a number with a gap, words with a gap, a boolean, free text, a constant, an empty column, a split and labels
 NODES = """id,age,city,ok,name,one,none,split,label

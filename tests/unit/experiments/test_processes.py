@@ -178,7 +178,7 @@ def test_the_gradient_is_left_out_where_the_whole_graph_may_not_fit(
     made = trained(tmp_path / "run", graph(), method="cluster")
     free = free_memory()
     assert free is None or free > 2**20
-    monkeypatch.setattr("topoff.machine.memory.free_memory", lambda: 2**20)
+    monkeypatch.setattr("topoff.experiments.gradients.free_memory", lambda: 2**20)
     found = measure_gradient(made)
     assert found["gradient_error"] is None
     assert found["note"].startswith("no gradient error: the whole graph would take about ")

@@ -123,7 +123,7 @@ def test_write_that_stops_half_way(tmp_path: Path) -> None:
     code = """
         import resource, signal, sys, warnings
         import numpy as np
-        from topoff.cache import cached
+        from topoff.machine.cache import cached
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         with warnings.catch_warnings(record=True) as caught:
@@ -141,7 +141,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         import numpy as np
-        from topoff.cache import cached
+        from topoff.machine.cache import cached
         folder = Path(sys.argv[1])
         for round in range(60):
             if round % 3 == int(sys.argv[2]):
