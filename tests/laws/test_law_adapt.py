@@ -132,7 +132,7 @@ def test_variance_and_its_gradient_are_those_of_the_estimate(conv: str) -> None:
         (found,) = torch.autograd.grad(value, method.sampler)
         values.append(value.detach() * draws / (draws - 1))
         slopes.append(found)
-        messages.append(method.layered.last[2].detach())
+        messages.append(method.handler.last[2].detach())
     assert abs(torch.stack(values).mean() - truth) <= 4.5 * torch.stack(values).std() / rounds**0.5
     error = torch.stack(slopes).std(0) / rounds**0.5
     assert ((torch.stack(slopes).mean(0) - slope).abs() <= 4.5 * error).all()
@@ -246,7 +246,7 @@ def test_restoring_goes_on_bitwise() -> None:
     fresh, _ = started()
     assert not torch.equal(fresh.sampler, weights["sampler"])
     again = run(resumed, other, steps=5)
-    method._resumed = True  # the first run stopped in the middle of an epoch: it goes on there
+    method.position.resumed = True  # the first run stopped in the middle of an epoch: it goes on there
     assert run(method, optimiser, steps=5) == again
     assert torch.equal(method.sampler, resumed.sampler)
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners, node_sets
+from topoff.batching.position import Position
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 from topoff.methods.gas import Gas
@@ -171,7 +172,7 @@ def test_graphfm_ob_settles_where_weights_are_frozen(name: str) -> None:
             norm.momentum = 0.0
     steps, before = [], None
     for _ in range(15):
-        method.epoch, method._position = 0, 0  # the same order
+        method.position = Position()  # the same order
         one_pass(method)
         now = torch.cat([table.view(-1) for table in method.weights().values()])
         steps.append(1.0 if before is None else float((now - before).norm() / now.norm()))
@@ -299,7 +300,7 @@ def test_an_exact_evaluation_makes_the_histories_exact(kind: type[Gas], name: st
     out, refreshed = method.exact()
     assert refreshed
     if kind is GraphFMOB:
-        method._compensated.mix = 0.0  # the histories as they are
+        method.handler.mix = 0.0  # the histories as they are
     seen, truth = method.outputs(), zoo.full_batch(copy.deepcopy(method.model).eval(), data)
     zoo.assert_near(out, truth, tolerance=1e-10)
     zoo.assert_near(seen, truth, tolerance=1e-10)
@@ -383,7 +384,7 @@ def test_a_restored_run_goes_on_to_the_bit(kind: type[Gas]) -> None:
     again, other = started()
     again.model.load_state_dict(saved[0])
     again.restore(saved[1], weights)
-    method._resumed = True  # both go on in the middle of the epoch
+    method.position.resumed = True  # both go on in the middle of the epoch
     torch.set_rng_state(saved[2])
     expected = steps(method, optimiser, 10)
     torch.set_rng_state(saved[2])

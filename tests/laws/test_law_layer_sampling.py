@@ -212,7 +212,7 @@ def test_ladies_spreads_less_than_fastgcn() -> None:
         method.model.eval()
         truth = zoo.full_batch(method.model, data).detach()
         errors = []
-        for method.epoch in range(4):
+        for method.position.epoch in range(4):
             errors.append(float(((method.outputs() - truth) ** 2).mean()))
         spread[name] = float(np.mean(errors))
     assert spread["ladies"] < 0.8 * spread["fastgcn"]

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import CLASSES, communities, corner_sets, corners, node_sets, six_nodes
-from topoff.compensation.compensated import Compensated
-from topoff.compensation.loader import whole_graph
+from topoff.forward.subgraph import Subgraph, whole_graph
 from topoff.graph.operators import Operator
 from topoff.methods.lmc import LMC, SCORES, halo_of
 
@@ -87,7 +86,7 @@ def whole_loss(method: LMC, out: Tensor) -> Tensor:
     return len(method) * F.cross_entropy(out[data.train_mask], data.y[data.train_mask] % CLASSES)
 
 
-class Recorder(Compensated):
+class Recorder(Subgraph):
     """Run the whole graph, and keep what every propagation reads and returns."""
 
     before_weights = True
@@ -199,14 +198,14 @@ def test_up_to_date_values_are_exact_where_the_neighbourhood_is_everything(name:
     method = prepared(MODELS[name](data), data, mix=1.0, ratio=0.5)
     out, gradients, known = truth(method)
     with_hub = next(batch for batch in method.batches() if 0 in batch.n_id)
-    assert len(with_hub.n_id) + len(with_hub.surroundings.halo) == 20
+    assert len(with_hub.n_id) + len(with_hub.vicinity.halo) == 20
     zoo.assert_near(method.forward(with_hub), out[with_hub.n_id], tolerance=1e-12)  # from zero histories
     found = learnt(method, with_hub)
     for place, (_, grad) in known.items():
         zoo.assert_near(method.gradients.tables[place][with_hub.n_id], grad[with_hub.n_id], tolerance=1e-12)
     fill(method, known)
     method.mix = 0.0
-    rest = learnt(method, method.cut(with_hub.surroundings.halo))  # the other half of the gradient, histories alone
+    rest = learnt(method, method.cut(with_hub.vicinity.halo))  # the other half of the gradient, histories alone
     assert relative([one + other for one, other in zip(found, rest, strict=True)], gradients) < 1e-10
 
 
@@ -245,7 +244,7 @@ def test_up_to_date_values_help_while_histories_are_old() -> None:
 
 def by_hand(method: LMC, batch: Data, known: Both, beta: tuple[Tensor, Tensor]) -> tuple[list[Tensor], Both]:
     """Return the gradients of a GCN with tanh, layer by layer with dense matrices, and what B pushes."""
-    near = torch.cat([batch.n_id, batch.surroundings.halo])
+    near = torch.cat([batch.n_id, batch.vicinity.halo])
     b, c, layers = len(batch.n_id), near[len(batch.n_id) :], list(method.model.convs)
     whole = torch.from_numpy(method.graph.aggregation(method.plan.operators[0]).matrix.todense())
     matrix, x = whole[near][:, near], method.data.x
@@ -280,7 +279,7 @@ def test_a_step_is_the_paper_by_hand(mix: float, score: str) -> None:
     known = {place: (h + torch.randn_like(h), g + torch.randn_like(g)) for place, (h, g) in known.items()}
     fill(method, known)
     batch = method.batch(0, 1)
-    patch = batch.surroundings.patches[method.plan.operators[0]]
+    patch = batch.vicinity.patches[method.plan.operators[0]]
     if mix and score != "constant":  # both ways count, or the comparison would say little
         assert float((patch.fresh - patch.fresh_back).abs().mean()) > 0.01
         assert patch.fresh.unique().numel() > 3
@@ -289,7 +288,7 @@ def test_a_step_is_the_paper_by_hand(mix: float, score: str) -> None:
     for place, (h, grad) in pushed.items():
         zoo.assert_near(method.embeddings.tables[place][batch.n_id], h, tolerance=1e-12)
         zoo.assert_near(method.gradients.tables[place][batch.n_id], grad, tolerance=1e-12)
-        halo = batch.surroundings.halo  # nothing of C is pushed
+        halo = batch.vicinity.halo  # nothing of C is pushed
         assert torch.equal(method.embeddings.tables[place][halo], known[place][0][halo])
         assert torch.equal(method.gradients.tables[place][halo], known[place][1][halo])
 
@@ -301,7 +300,7 @@ def test_the_mix_follows_the_score() -> None:
     for score, shape in formula.items():
         method = prepared(zoo.make("sage_mean", data), data, mix=0.5, score=score, ratio=1 / 6)
         batch = method.batch(0, 0)
-        patch, halo = batch.surroundings.patches[method.plan.operators[0]], batch.surroundings.halo
+        patch, halo = batch.vicinity.patches[method.plan.operators[0]], batch.vicinity.halo
         near = set(batch.n_id.tolist()) | set(halo.tolist())
         pairs = set(map(tuple, data.edge_index.T.tolist()))
         for place, node in enumerate(halo.tolist()):
@@ -317,7 +316,7 @@ def test_the_mix_follows_the_score() -> None:
 def test_the_default_score_counts_the_layers_own_loops() -> None:
     data = six_nodes()
     method = prepared(gnn.GCN(3, 4, num_layers=2, out_channels=2).double(), data, mix=1.0, ratio=0.5)
-    patch = method.cut(torch.tensor([0])).surroundings.patches[method.plan.operators[0]]
+    patch = method.cut(torch.tensor([0])).vicinity.patches[method.plan.operators[0]]
     x = 2 / 4  # node 2 hears from 0 and itself, not from 1 and 3
     assert patch.fresh.flatten().tolist() == pytest.approx([2 * x - x * x])
 
@@ -338,7 +337,7 @@ def test_a_batch_moves_as_a_whole() -> None:
     stays = learnt(method, method.batch(0, 0))
     method.embeddings.tables.clear(), method.gradients.tables.clear()
     assert relative(learnt(method, method.batch(0, 0).clone().to("cpu")), stays) == 0
-    around = method.cut(torch.arange(5)).to("meta").surroundings
+    around = method.cut(torch.arange(5)).to("meta").vicinity
     patch = around.patches[method.plan.operators[0]]
     moved = [around.nodes, around.halo, around.rows.x, patch.fresh, patch.fresh_back, *patch.around.tensors]
     assert {tensor.device.type for tensor in moved} == {"meta"}

@@ -84,8 +84,8 @@ def joint_loader(one: nn.Module, other: nn.Module, data: Data, *, sets: NodeSets
     """Return batches whose one compensation serves both models."""
     graph = Graph(data)
     linear, general = make_plan(one, graph), make_plan(other, graph)
-    assert linear.constant_hops == general.constant_hops
-    plan = Plan([], linear.operators, general.flows, linear.constant_hops, linear.chains)
+    assert linear.known_hops == general.known_hops
+    plan = Plan([], linear.operators, general.flows, linear.known_hops, linear.chains)
     embeddings = torch.randn(data.num_nodes, 8, dtype=torch.float64)
     return Loader(graph, plan, sets=sets, compensator=compensator.fit(graph, plan, blocks=[embeddings]))
 

@@ -112,16 +112,16 @@ def test_all_neighbours_have_the_gradients_of_the_whole_graph(kind: str, name: s
 def test_dropping_rows_changes_nothing(kind: str, name: str) -> None:
     data = communities(weighted=True)
     method = made(kind, model_of(name, data), data, fanout=2)
-    assert method.layered.trims
+    assert method.handler.trims
     trimmed = method.outputs()
-    method.layered.trims = False
+    method.handler.trims = False
     zoo.assert_near(trimmed, method.outputs(), tolerance=1e-12)
 
 
 @pytest.mark.parametrize("name", ["residual", "pyg_gcn", "mixed_operators"])
 def test_models_that_join_layers_keep_their_rows(name: str) -> None:
     data = communities(weighted=True)
-    assert not made("ns", model_of(name, data), data).layered.trims
+    assert not made("ns", model_of(name, data), data).handler.trims
 
 
 # ---- few neighbours: right on average
@@ -309,7 +309,7 @@ def test_near_histories_have_less_variance(name: str) -> None:
     errors = {"vrgcn": 0.0, "ns": 0.0}
     for epoch in range(5):
         for kind, one in (("vrgcn", method), ("ns", plain)):
-            one.epoch = epoch
+            one.position.epoch = epoch
             errors[kind] += float((one.outputs() - truth).detach().square().sum())
     assert errors["vrgcn"] < 0.1 * errors["ns"]
 

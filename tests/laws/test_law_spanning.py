@@ -124,7 +124,7 @@ def test_any_compensation_that_reproduces_the_halo_is_exact(name):
     batches = []
     for nodes in NodeSets(method="random", ratio=1 / 3).fit(data).of(0):
         batch, structure = graph.induced(nodes), structure_of(graph, plan, nodes)
-        batch.supplement = Supplement(plan, structure, reproducing(structure, rows))
+        batch.supplement, batch.compensation = Supplement(plan, structure), reproducing(structure, rows)
         batches.append(batch)
     assert_exact(model, batches, truth)
 

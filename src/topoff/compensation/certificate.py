@@ -9,9 +9,6 @@ import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.compensation.compensated import Supplement
-from topoff.compensation.estimator import Compensator
-
 COLUMNS = 32  # of each layer that a certificate looks at
 
 
@@ -28,8 +25,7 @@ class BatchReport:
 
 def describe_batch(batch: Data, certificate: float) -> BatchReport:
     """Collect what is known of a batch's compensation."""
-    supplement: Supplement = batch.supplement
-    structure, compensation = supplement.structure, supplement.compensation
+    structure, compensation = batch.supplement.structure, batch.get("compensation")
     rows = [spot.boundary.numel() for spot in structure.spots.values()]
     rows += [near.halo.numel() for near in structure.around.values()]
     rank, condition = (0, 1.0) if compensation is None else (compensation.rank, compensation.condition)
@@ -39,16 +35,15 @@ def describe_batch(batch: Data, certificate: float) -> BatchReport:
 class Residual:
     """Account for ||A[B,C] (H_C - R H_B)|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
 
-    def __init__(self, compensator: Compensator, batches: list[Data]) -> None:
-        self._compensator = compensator
-        self._pairs = [(batch.supplement.structure, batch.supplement.compensation) for batch in batches]
+    def __init__(self, batches: list[Data]) -> None:
+        self._pairs = [(batch.supplement.structure, batch.compensation) for batch in batches]
         self._sums = np.zeros((len(batches), 2))
 
     def add(self, rows: Tensor) -> None:
         """Add the embeddings of one layer (n, d); of a wide layer, every so many of its columns."""
         rows = rows[:, :: max(1, rows.size(1) // COLUMNS)].contiguous()
         for row, (structure, compensation) in enumerate(self._pairs):
-            self._sums[row] += self._compensator.residual(structure, compensation, rows)
+            self._sums[row] += compensation.residual(structure, rows)
 
     def pooled(self) -> float:
         """Return the certificate over all batches."""

@@ -11,7 +11,8 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, plain
 from topoff.forward.convs import Conv
-from topoff.forward.exact import Collect, exact
+from topoff.forward.exact import exact
+from topoff.forward.intercept import Collect
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph
 
@@ -62,6 +63,11 @@ def reinitialised(model: nn.Module, seed: int) -> nn.Module:
             if callable(reset):
                 reset()
     return fresh
+
+
+def random_network(model: nn.Module, number: int, *, seed: int) -> nn.Module:
+    """Return one of the random initialisations that belong to a seed; 0 is the one that certificates hold out."""
+    return reinitialised(model, seed * 1009 + number)
 
 
 def unreset_parameter(model: nn.Module) -> str | None:

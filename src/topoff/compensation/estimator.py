@@ -8,7 +8,8 @@ halo's messages would arrive,
 >>> import torch
 >>> from torch_geometric.data import Data
 >>> from torch_geometric.nn import GCN
->>> from topoff.forward.plan import make_plan, structure_of
+>>> from topoff.forward.plan import make_plan
+>>> from topoff.forward.structure import structure_of
 >>> data = Data(x=torch.rand(6, 3), edge_index=torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]]))
 >>> graph, model = Graph(data), GCN(3, 4, num_layers=2, out_channels=2)
 >>> plan = make_plan(model, graph)
@@ -20,14 +21,15 @@ torch.Size([2, 3])
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from topoff.compensation.principal import Principal, compress, one_thread
-from topoff.forward.plan import Plan, Structure
+from topoff.forward.plan import Plan
+from topoff.forward.structure import Structure
 from topoff.graph.graph import Chain, Graph
 from topoff.graph.operators import Operator
 
@@ -47,12 +49,39 @@ class Compensation:
     rank: int  # directions that carry energy
     condition: float  # of the regularised Gram matrix that was inverted
 
+    @classmethod
+    def of(
+        cls,
+        structure: Structure,
+        spreads: Sequence[Tensor],
+        read: Tensor,
+        *,
+        rank: int,
+        condition: float,
+        anchors: Tensor | None = None,
+    ) -> Compensation:
+        """Sort the spreads of a batch, first those of its operators, then those of its flows."""
+        spread = dict(zip(structure.spots, spreads, strict=False))
+        halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
+        return cls(read.contiguous(), anchors, spread, halo, rank, condition)
+
     def summary(self, h: Tensor) -> Tensor:
         """Read the batch: (b, d) -> (k, d)."""
         return self.read @ (h if self.anchors is None else h[self.anchors])
 
-    def to(self, device: torch.device | str) -> Compensation:
-        """Move to a device."""
+    def residual(self, structure: Structure, rows: Tensor) -> tuple[float, float]:
+        """Return ||A[B,C] (H_C - R H_B)||^2 and ||A[B,C] H_C||^2 of the batch for embeddings (n, d)."""
+        missing, whole = 0.0, 0.0
+        summary = self.summary(rows[structure.nodes])
+        pairs = [(spot.halo @ rows, self.spread[key] @ summary) for key, spot in structure.spots.items()]
+        pairs += [(rows[near.halo], self.halo[flow] @ summary) for flow, near in structure.around.items()]
+        for true, estimate in pairs:
+            missing += float((true - estimate).square().sum())
+            whole += float(true.square().sum())
+        return missing, whole
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Compensation:
+        """Move to a device (PyG's `Data.to` calls this)."""
         anchors = None if self.anchors is None else self.anchors.to(device)
         spread = {key: matrix.to(device) for key, matrix in self.spread.items()}
         halo = {key: matrix.to(device) for key, matrix in self.halo.items()}
@@ -133,19 +162,9 @@ class Compensator:
             spreads = [self._graph.data.x.new_zeros(spot.boundary.numel(), 0) for spot in structure.spots.values()]
             spreads += [self._graph.data.x.new_zeros(near.halo.numel(), 0) for near in structure.around.values()]
             read = self._graph.data.x.new_zeros(0, structure.nodes.numel())
-            return self._pack(structure, spreads, read, rank=0, condition=1.0)
-        return getattr(self, f"_{self.estimator}")(structure)  # type: ignore[no-any-return]
-
-    def residual(self, structure: Structure, compensation: Compensation, rows: Tensor) -> tuple[float, float]:
-        """Return ||A[B,C] (H_C - R H_B)||^2 and ||A[B,C] H_C||^2 of one batch for embeddings (n, d)."""
-        missing, whole = 0.0, 0.0
-        summary = compensation.summary(rows[structure.nodes])
-        pairs = [(spot.halo @ rows, compensation.spread[key] @ summary) for key, spot in structure.spots.items()]
-        pairs += [(rows[near.halo], compensation.halo[flow] @ summary) for flow, near in structure.around.items()]
-        for true, estimate in pairs:
-            missing += float((true - estimate).square().sum())
-            whole += float(true.square().sum())
-        return missing, whole
+            return Compensation.of(structure, spreads, read, rank=0, condition=1.0)
+        estimate = {"ridge": self._ridge, "paper": self._paper, "released": self._released}[self.estimator]
+        return estimate(structure)
 
     def _ridge(self, structure: Structure) -> Compensation:
         """Regress the halo's messages on the batch, then keep the k directions that carry most of them.
@@ -173,7 +192,7 @@ class Compensator:
         rank = int((values.flip(0)[:k] > floor).sum())
         self._warn_of_small_batch(len(F))
         read = (V.T @ inverse).to(F.dtype) @ FW.T
-        return self._pack(structure, [T @ V.to(T.dtype) for T in messages], read, rank=rank, condition=condition)
+        return Compensation.of(structure, [T @ V.to(T.dtype) for T in messages], read, rank=rank, condition=condition)
 
     def _paper(self, structure: Structure) -> Compensation:
         """Follow Eq. (12): a range finder per batch, k uniform anchors, a truncated pseudo-inverse."""
@@ -191,7 +210,7 @@ class Compensator:
         rank = int((singular > PINV_RTOL * singular[:1]).sum())
         spreads = [T @ inverse for T in self._messages(structure)]
         condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
-        return self._pack(
+        return Compensation.of(
             structure, spreads, Q[anchors].T.contiguous(), anchors=anchors, rank=rank, condition=condition
         )
 
@@ -209,7 +228,9 @@ class Compensator:
         read = torch.linalg.pinv(chosen, atol=cut, rtol=0.0).to(Q.dtype)
         condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
         self._warn_of_small_batch(len(Q))
-        return self._pack(structure, self._messages(structure), read, anchors=anchors, rank=rank, condition=condition)
+        return Compensation.of(
+            structure, self._messages(structure), read, anchors=anchors, rank=rank, condition=condition
+        )
 
     def _leading_features(self, chain: Chain) -> Tensor:
         """Return the leading directions of the propagated features, found once per graph."""
@@ -228,21 +249,6 @@ class Compensator:
         blocks = self.blocks_ or [self.basis_]
         linear = [torch.cat([spot.halo @ block for block in blocks], dim=1) for spot in structure.spots.values()]
         return linear + [self._rows(near.halo) for near in structure.around.values()]
-
-    def _pack(
-        self,
-        structure: Structure,
-        spreads: list[Tensor],
-        read: Tensor,
-        *,
-        rank: int,
-        condition: float,
-        anchors: Tensor | None = None,
-    ) -> Compensation:
-        """Sort the spreads by operator, then by flow, into a `Compensation`."""
-        spread = dict(zip(structure.spots, spreads, strict=False))
-        halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
-        return Compensation(read.contiguous(), anchors, spread, halo, rank, condition)
 
     def _generator(self, structure: Structure) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + int(structure.nodes.sum()) % 1_000_003)

@@ -17,7 +17,7 @@ from topoff.forward.call import evaluating
 from topoff.forward.convs import Conv
 from topoff.tasks.task import Loss
 
-Run = Callable[[Data], Tensor]  # the model on a batch, compensated or not
+Forward = Callable[[Data], Tensor]  # the model on a batch, compensated or not
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RelativeError:
         return float((self.difference / self.norm) ** 0.5)
 
 
-def output_error(run: Run, batches: Sequence[Data], exact: Tensor) -> tuple[float, Tensor]:
+def output_error(run: Forward, batches: Sequence[Data], exact: Tensor) -> tuple[float, Tensor]:
     """Return the relative output error of the batches, and their outputs in the order of the nodes (n, out)."""
     error, outputs = RelativeError(), torch.full_like(exact, float("nan"))
     for batch in batches:
@@ -103,7 +103,7 @@ class LayerErrors:
         return tuple((name, error.value()) for (name, _), error in zip(self.exact, self.errors, strict=True))
 
 
-def gradient(model: nn.Module, run: Run, batches: Sequence[Data], *, loss: Loss) -> Tensor:
+def gradient(model: nn.Module, run: Forward, batches: Sequence[Data], *, loss: Loss) -> Tensor:
     """Return the gradient of the loss over all training nodes, summed over the batches; (parameters,)."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
@@ -117,6 +117,12 @@ def gradient(model: nn.Module, run: Run, batches: Sequence[Data], *, loss: Loss)
         flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, parts, strict=True)]
         total += torch.cat([part.reshape(-1) for part in flat]).double().cpu()
     return total
+
+
+def gradient_memory(model: nn.Module, data: Data) -> int:
+    """Estimate the bytes that the gradient of the whole graph takes: about four n x d matrices per layer."""
+    widths = [parameter.size(0) for parameter in model.parameters() if parameter.dim() == 2]
+    return 4 * int(data.num_nodes or 0) * sum(widths) * int(data.x.element_size())
 
 
 def compare_gradients(estimate: Tensor, exact: Tensor) -> tuple[float, float]:

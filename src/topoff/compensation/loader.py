@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,15 @@ from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
 from topoff.batching.overlapping_sets import SampledSets
+from topoff.batching.position import Position
 from topoff.compensation.certificate import Residual
-from topoff.compensation.compensated import Supplement
 from topoff.compensation.estimator import Compensation, Compensator
-from topoff.forward.plan import Plan, Structure, structure_of
+from topoff.forward.call import Progress
+from topoff.forward.plan import Plan
+from topoff.forward.structure import Structure
+from topoff.forward.subgraph import cut_batch
 from topoff.graph.graph import Graph
 from topoff.machine.cache import Arrays
-
-Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
-
-
-def whole_graph(graph: Graph, plan: Plan) -> Data:
-    """Return the whole graph as one batch: nothing to compensate, on the fast operator."""
-    nodes = torch.arange(graph.num_nodes)
-    batch = graph.induced(nodes)
-    batch.supplement = Supplement(plan, structure_of(graph, plan, nodes, x=batch.x), None)
-    return batch
-
-
-def closed(subgraph: Data, plan: Plan) -> Data:
-    """Return a subgraph as a batch that is a graph of its own: nothing outside is seen, degrees are those inside."""
-    batch = whole_graph(Graph(subgraph), plan)
-    batch.n_id, batch.batch_size = subgraph.n_id, subgraph.batch_size
-    return batch
 
 
 class Loader:
@@ -62,10 +47,7 @@ class Loader:
     ) -> None:
         """Store the parts; batches are cut when they are first asked for."""
         self.graph, self.plan, self.sets, self.compensator, self.seed = graph, plan, sets, compensator, seed
-        self.progress = progress
-        self.epoch = 0
-        self._position = 0  # batches of this epoch that were handed out
-        self._resumed = False  # the position was loaded
+        self.progress, self.position = progress, Position()
         self._batches: list[Data] = []
         self._cut_for = -1  # epoch of the batches at hand
 
@@ -75,28 +57,20 @@ class Loader:
 
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of the current epoch that hold training nodes, then go on to the next epoch."""
-        self.begin_epoch()
-        self._resumed = False
+        self.position.begin_epoch()
         batches = self.batches()
-        order = np.random.default_rng([self.seed, self.epoch, 1]).permutation(len(batches))
-        while self._position < len(order):
-            batch = batches[order[self._position]]
-            self._position += 1
+        order = np.random.default_rng([self.seed, self.position.epoch, 1]).permutation(len(batches))
+        for number in self.position.walk(order.tolist()):
+            batch = batches[number]
             if "train_mask" not in batch or bool(batch.train_mask.any()):
                 yield batch
-        self.epoch, self._position = self.epoch + 1, 0
-
-    def begin_epoch(self) -> None:
-        """Go on to the next epoch where the last one was left early, unless its position was just loaded."""
-        if self._position and not self._resumed:
-            self.epoch, self._position = self.epoch + 1, 0
 
     def batches(self) -> list[Data]:
         """Return all batches of the current epoch, in the order of the node sets."""
-        epoch = self.epoch if self.sets.regroup else 0
+        epoch = self.position.epoch if self.sets.regroup else 0
         if self._cut_for != epoch:
             sets = self.sets.of(epoch)
-            self._batches = [self._cut(nodes) for nodes in sets]
+            self._batches = [cut_batch(self.graph, self.plan, nodes) for nodes in sets]
             if isinstance(self.sets, SampledSets):
                 self._weigh_losses(sets)
             self._cut_for = epoch
@@ -107,16 +81,15 @@ class Loader:
     def compensate(self) -> None:
         """Estimate the compensation of every batch at hand anew, after a refit of the compensator."""
         for done, batch in enumerate(self._batches):
-            self._report("compensating batches", done)
-            compensation = None if self.compensator is None else self.compensator.of(batch.supplement.structure)
-            batch.supplement = replace(batch.supplement, compensation=compensation)
-        self._report("compensating batches", len(self._batches))
+            self.tell("compensating batches", done, len(self._batches))
+            batch.compensation = None if self.compensator is None else self.compensator.of(batch.supplement.structure)
+        self.tell("compensating batches", len(self._batches), len(self._batches))
 
     def saved(self) -> Arrays:
         """Return the compensations at hand as plain arrays, for `restore`."""
         arrays: Arrays = {}
         for number, batch in enumerate(self.batches()):
-            compensation: Compensation = batch.supplement.compensation
+            compensation: Compensation = batch.compensation
             found = [*compensation.spread.values(), *compensation.halo.values()]
             arrays |= {f"{number}.spread.{place}": matrix.numpy() for place, matrix in enumerate(found)}
             arrays[f"{number}.read"] = compensation.read.numpy()
@@ -131,43 +104,27 @@ class Loader:
         self.compensator.rank_ = int(arrays["rank"])
         for number, batch in enumerate(self.batches()):
             structure: Structure = batch.supplement.structure
-            keys = [*structure.spots, *structure.around]
-            matrices = [torch.from_numpy(arrays[f"{number}.spread.{place}"]) for place in range(len(keys))]
-            spread = dict(zip(structure.spots, matrices, strict=False))
-            halo = dict(zip(structure.around, matrices[len(spread) :], strict=True))
-            anchors = arrays.get(f"{number}.anchors")
-            rank, condition = arrays[f"{number}.numbers"].tolist()
-            batch.supplement = replace(
-                batch.supplement,
-                compensation=Compensation(
-                    torch.from_numpy(arrays[f"{number}.read"]),
-                    None if anchors is None else torch.from_numpy(anchors),
-                    spread,
-                    halo,
-                    int(rank),
-                    condition,
-                ),
+            count, anchors = len(structure.spots) + len(structure.around), arrays.get(f"{number}.anchors")
+            batch.compensation = Compensation.of(
+                structure,
+                [torch.from_numpy(arrays[f"{number}.spread.{place}"]) for place in range(count)],
+                torch.from_numpy(arrays[f"{number}.read"]),
+                anchors=None if anchors is None else torch.from_numpy(anchors),
+                rank=int(arrays[f"{number}.numbers"][0]),
+                condition=float(arrays[f"{number}.numbers"][1]),
             )
 
     def residual(self) -> Residual:
         """Return an empty account of how well the compensations at hand explain embeddings."""
-        assert self.compensator is not None
-        return Residual(self.compensator, self.batches())
+        return Residual(self.batches())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: the epoch and how many of its batches were handed out."""
-        return {"epoch": self.epoch, "position": self._position}
+        return self.position.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved position."""
-        self.epoch, self._position, self._resumed = state["epoch"], state["position"], True
-
-    def _cut(self, nodes: Tensor) -> Data:
-        """Cut one batch, not yet compensated."""
-        batch = self.graph.induced(nodes)
-        structure: Structure = structure_of(self.graph, self.plan, nodes, x=batch.x)
-        batch.supplement = Supplement(self.plan, structure, None)
-        return batch
+        self.position.load_state_dict(state)
 
     def _weigh_losses(self, sets: list[Tensor]) -> None:
         """Weigh the loss of every training node by how often it occurs, so that an epoch's mean is that over them."""
@@ -177,6 +134,7 @@ class Loader:
         for batch, nodes in zip(self._batches, sets, strict=True):
             batch.loss_weight = (len(sets) / max(1, count) / times[nodes]).to(self.graph.data.x.dtype)
 
-    def _report(self, what: str, done: int) -> None:
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Tell how far the preparation is."""
         if self.progress:
-            self.progress(what, done, len(self._batches))
+            self.progress(what, done, total)

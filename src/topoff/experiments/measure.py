@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
-from topoff.compensation.compensated import Compensated
-from topoff.compensation.embeddings import reinitialised
-from topoff.compensation.fidelity import Run, compare_gradients, gradient, output_error
-from topoff.compensation.loader import whole_graph
+from topoff.compensation.embeddings import random_network
+from topoff.compensation.fidelity import Forward, compare_gradients, gradient, output_error
 from topoff.compensation.top import TOP
 from topoff.forward.call import caller, evaluating
 from topoff.forward.plan import make_plan
+from topoff.forward.subgraph import Subgraph, whole_graph
 from topoff.graph.graph import Graph
 from topoff.methods.gas import Gas
 from topoff.tasks.metrics import METRICS, metric_for
@@ -54,7 +53,7 @@ def train_full_batch(
         raise ValueError(f"Expected refresh-age to be between 0 and epochs = {epochs} (got {age}).")
     graph = Graph(data)
     plan = make_plan(model, graph)
-    whole, compensated, run = whole_graph(graph, plan), Compensated(plan.convs), caller(model)
+    whole, handler, run = whole_graph(graph, plan), Subgraph(plan.convs), caller(model)
     loss_of, optimiser = default_loss(data.y), torch.optim.Adam(model.parameters(), lr=lr)
     earlier = None
     with torch.random.fork_rng(devices=[]):
@@ -63,7 +62,7 @@ def train_full_batch(
             if age is not None and epoch == epochs - age:
                 earlier = copy.deepcopy(model)
             model.train()
-            with compensated.on(whole):
+            with handler.on(whole):
                 out = run(model, whole)
             loss = loss_of(out[data.train_mask], data.y[data.train_mask]) / int(data.train_mask.sum())
             optimiser.zero_grad()
@@ -84,9 +83,9 @@ def measure(
     check_methods(methods)
     top = TOP(trained.model, data, batches=sets, refresh="never", tolerance=float("inf"), **settings)
     seed, inits = settings.get("seed", 0), settings.get("inits", 2)
-    random = [reinitialised(trained.model, seed * 1009 + number) for number in range(1, inits + 1)]
+    random = [random_network(trained.model, number, seed=seed) for number in range(1, inits + 1)]
     networks = random if trained.earlier is None else [trained.earlier]
-    runs: dict[str, Run] = {}
+    runs: dict[str, Forward] = {}
     if "top" in methods:
         top.prepare(networks=networks)
         if trained.earlier is not None:
@@ -95,7 +94,7 @@ def measure(
     drop = TOP(trained.model, data, batches=sets, rank=0, refresh="never")
     drop.prepare()
     run = caller(trained.model)
-    others: dict[str, Run] = {"cluster": lambda batch: run(trained.model, batch), "drop": drop}
+    others: dict[str, Forward] = {"cluster": lambda batch: run(trained.model, batch), "drop": drop}
     runs |= {name: others[name] for name in methods if name in others}
     comparison = _Comparison(trained.model, drop, data)
     result: dict[str, Any] = {}
@@ -151,7 +150,7 @@ class _Comparison:
         self.gradient = gradient(model, exact, [whole], loss=self.loss)
         self.metric = metric_name(data.y)
 
-    def of(self, run: Run, batches: list[Data]) -> dict[str, float]:
+    def of(self, run: Forward, batches: list[Data]) -> dict[str, float]:
         """Return the errors of one way to run the batches."""
         with evaluating(self.model):
             error, out = output_error(run, batches, self.truth)

@@ -8,10 +8,11 @@ row is always at hand; after a propagation only the rows that are still needed a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating
 from topoff.forward.convs import Conv
-from topoff.forward.intercept import Interception, edge_values_of, first_input, raise_foreign, without_edges
+from topoff.forward.intercept import ConvCall, Handler, map_tensors, raise_foreign
 from topoff.forward.neighbours import Block, Chosen, Neighbours
 from topoff.forward.plan import Plan
 from topoff.graph.operators import Operator
@@ -29,108 +30,73 @@ from topoff.graph.operators import Operator
 SLICING = (gnn.GCN2Conv,)  # convs that cut their other arguments to the rows that `propagate` returns
 
 
-class Layered:
-    """Stand in for a model's message passing with the blocks of the current batch; a `Handler` for its convs.
+class Layered(Handler):
+    """Stand in for a model's message passing with the blocks of the current batch.
 
     A subclass that estimates the messages in another way (control variates) overrides `aggregate`.
     """
 
-    def __init__(self, convs: list[Conv]) -> None:
-        """Prepare the interception once; batches come later, with `on`."""
-        self.batch: Data = Data()
-        self.trims = True  # rows that no later step needs are dropped after a conv
-        self._interception = Interception(convs, self)
-        self._step = 0
-        self._operator = Operator()
-        self._aggregated = False  # the running conv was given its aggregated input
-        self._pads = False  # the running conv wants as many rows back from `propagate` as it gave
+    carries: ClassVar[str] = "blocks"
+    trims = True  # rows that no later step needs are dropped after a conv
 
     @contextmanager
     def on(self, batch: Data) -> Iterator[None]:
         """Bind the model to a batch inside `with`."""
-        self.batch, self._step = batch, 0
-        with self._interception:
+        self.step = 0  # propagations so far
+        with super().on(batch):
             yield
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def convolve(self, call: ConvCall) -> Any:
         """Run a conv on the sampled messages of its step."""
-        x = first_input(conv, args, kwargs)
-        if conv.path == "general":
-            block = self._take()
-            out = forward(*self._substituted(conv, block, tuple(args)), **self._substituted(conv, block, kwargs))
-            return self._kept(out[: block.targets], len(x))
-        self._operator = self._operator_of(conv, args, kwargs)
-        given = without_edges(conv, args, kwargs)
-        self._aggregated = conv.transforms_first
-        self._pads = False
-        if self._aggregated:
-            given["x"] = self.aggregate(self._step, self._operator, x[: self._ahead().sources])
-            self._take()
-        elif takes_pairs(conv):
-            given["x"] = _pair(given["x"], self._ahead())
+        block: Block = self.batch.blocks.steps[self.step]
+        if call.conv.path == "general":
+            self.step += 1
+            args, kwargs = map_tensors((call.args, call.kwargs), partial(self._substituted, call.conv, block))
+            out = call.forward(*args, **kwargs)
         else:
-            self._pads = not isinstance(conv.module, SLICING)
-        out = forward(**given)
-        return self._kept(out[: self._past().targets], len(x))
+            out = call.forward(**self._given(call, block))
+            block = self.batch.blocks.steps[self.step - 1]
+        out = out[: block.targets]
+        return out if self.trims else _padded(out, len(call.x))
 
-    def _operator_of(self, conv: Conv, args: Any, kwargs: Any) -> Operator:
-        """Return the operator of a linear conv, as it was found when the model was tried."""
-        operator = conv.operators[edge_values_of(conv, self.batch, args, kwargs)]
-        if operator not in self._ahead().matrices:
-            raise ValueError(
-                f"Expected {conv} to weigh its edges in training as in eval mode (got other edge weights): give it the "
-                f"same edge_weight in both."
-            )
-        return operator
+    def _given(self, call: ConvCall, block: Block) -> dict[str, Any]:
+        """Return the arguments of a linear conv: the sources' rows, or aggregated ones where that is the same."""
+        given = call.linear(self.batch, among=block.matrices)
+        call.aggregated = call.conv.transforms_first
+        if call.aggregated:
+            given["x"] = self.aggregate(self.step, call.operator, call.x[: block.sources])
+            self.step += 1
+        elif takes_pairs(call.conv):
+            given["x"] = _pair(given["x"], block)
+        else:
+            call.pads = not isinstance(call.conv.module, SLICING)
+        return given
 
-    def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
+    def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply with the sampled operator of the step."""
-        if self._aggregated:
+        if call.aggregated:
             return operand
-        block, step = self._take(), self._step - 1
-        out = self.aggregate(step, self._operator, operand[: block.sources])
-        return _padded(out, len(operand)) if self._pads else out
+        step, block = self.step, self.batch.blocks.steps[self.step]
+        self.step += 1
+        out = self.aggregate(step, call.operator, operand[: block.sources])
+        return _padded(out, len(operand)) if call.pads else out
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
         """Return the sampled messages of a step; (sources, d) -> (targets, d)."""
         block: Block = self.batch.blocks.steps[step]
         return block.matrices[operator] @ h
 
-    def _ahead(self) -> Block:
-        """Return the block of the next propagation."""
-        block: Block = self.batch.blocks.steps[self._step]
-        return block
-
-    def _past(self) -> Block:
-        """Return the block of the last propagation."""
-        block: Block = self.batch.blocks.steps[self._step - 1]
-        return block
-
-    def _take(self) -> Block:
-        block = self._ahead()
-        self._step += 1
-        return block
-
-    def _kept(self, out: Tensor, rows: int) -> Tensor:
-        return out if self.trims else _padded(out, rows)
-
-    def _substituted(self, conv: Conv, block: Block, value: Any) -> Any:
+    def _substituted(self, conv: Conv, block: Block, tensor: Tensor) -> Tensor | None:
         """Give a general conv the edges and edge values of a block, and the rows that those start from."""
-        if isinstance(value, (tuple, list)):
-            return type(value)(self._substituted(conv, block, item) for item in value)
-        if isinstance(value, dict):
-            return {key: self._substituted(conv, block, item) for key, item in value.items()}
-        if not isinstance(value, Tensor):
-            return value
         for name, rows in block.values.items():
-            if value is self.batch[name]:
+            if tensor is self.batch[name]:
                 return rows
-        if not torch.is_floating_point(value) and value.dim() == 2 and value.size(0) == 2:
-            if not torch.equal(value, self.batch.edge_index):
+        if not torch.is_floating_point(tensor) and tensor.dim() == 2 and tensor.size(0) == 2:
+            if not torch.equal(tensor, self.batch.edge_index):
                 raise_foreign(conv, "edge_index")
             return block.edge_index
-        floating = torch.is_floating_point(value) and value.dim() > 0 and len(value) >= block.sources
-        return value[: block.sources] if floating else value
+        floating = torch.is_floating_point(tensor) and tensor.dim() > 0 and len(tensor) >= block.sources
+        return tensor[: block.sources] if floating else tensor
 
 
 def _padded(out: Tensor, rows: int) -> Tensor:

@@ -1,17 +1,24 @@
-"""How to call a user's model on a batch: arguments filled by name, or the user's own function."""
+"""Call a user's model on batches: arguments by name or by the user's own function, to run it and to train it."""
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.data.check import check
+from topoff.models.dropout import fast_dropout
+
 Call = Callable[[nn.Module, Data], Any]
+LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
+Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
 
 FILLED = ("x", "edge_index", "edge_weight", "edge_attr")  # filled by name even where the model has a default
 
@@ -47,14 +54,16 @@ def caller(model: nn.Module, call: Call | None = None) -> Callable[[nn.Module, D
 
     def by_name(module: nn.Module, batch: Data) -> Any:
         """Call the model with what the batch holds under the names of its arguments."""
-        for name in required:
-            if name not in batch:
+        given = {}
+        for name in required + optional:
+            if name in batch:
+                given[name] = batch[name]
+            elif name in required:
                 raise ValueError(
                     f"Expected the graph to have '{name}', an argument of {type(plain(module)).__name__}.forward (got "
                     f"{', '.join(sorted(batch.keys()))}): add it to the Data or give call=lambda model, batch: ..."
                 )
-        names = required + [name for name in optional if name in batch]
-        return module(**{name: batch[name] for name in names})
+        return module(**given)
 
     return by_name
 
@@ -77,3 +86,133 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+class Binding(Protocol):
+    """Bind a model to a batch, so that something else stands in for its message passing: a `Handler`."""
+
+    def on(self, batch: Data) -> AbstractContextManager[None]:
+        """Bind the model inside `with`."""
+
+
+class Learner(ABC):
+    """Run a model on batches and train it there: what every method shares, `TOP` among them.
+
+    A batch holds its nodes in `n_id`, of which the first `batch_size` are its targets.
+
+    Args:
+        model: any PyG model; it is called, never changed.
+        data: the whole graph.
+        call: how to call the model on a batch, where its arguments cannot be filled by name.
+        fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
+        progress: told how far the preparation is.
+    """
+
+    handler: Binding  # what stands in for the model's message passing, once all is prepared
+    refreshed_at: int | None = None  # the epoch (from 0) that the last refresh was made for, None before the first one
+    frozen = False  # refresh nothing more: training has come to its end
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        call: Call | None = None,
+        fast_dropout: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.model, self.data = model, check(data).cpu()
+        self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
+        self._run = caller(model, call)
+
+    # ---- training
+
+    @abstractmethod
+    def prepare(self) -> object:
+        """Do once what training needs."""
+
+    def __call__(self, batch: Data) -> Tensor:
+        """Return the model's output on the batch, as if it ran on the whole graph; (batch_size, out)."""
+        if not hasattr(self, "handler"):
+            self.prepare()
+        return self.forward(batch)
+
+    def forward(self, batch: Data) -> Tensor:
+        """Return the outputs of a batch's targets, with gradients; (batch_size, out)."""
+        with self.handler.on(batch), fast_dropout(self.model) if self.fast_dropout else nullcontext():
+            out: Tensor = self._run(self.model, batch)
+        return out if len(out) == batch.batch_size else out[: batch.batch_size]
+
+    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
+        """Put the gradient of the batch's loss into the parameters; return the loss."""
+        loss = loss_of(self.forward(batch), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return what is trained: the model's parameters, and the method's own where it has some."""
+        return list(self.model.parameters())
+
+    def freeze(self) -> None:
+        """Refresh nothing from now on."""
+        self.frozen = True
+
+    # ---- what training sees
+
+    @property
+    def certificate_(self) -> float | None:
+        """The method's own measure of what its batches miss, where it has one."""
+        return None
+
+    @abstractmethod
+    def cover(self) -> Iterable[Data]:
+        """Return batches that show what training sees, each node among the targets where that is possible."""
+
+    def sample(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the targets of one batch and the outputs that training sees for them, in eval mode."""
+        batches = list(self.cover())
+        return self._seen(batches[number % len(batches)])
+
+    def outputs(self) -> Tensor:
+        """Return what training sees of every node, in eval mode; NaN for nodes that are never targets."""
+        whole: Tensor | None = None
+        for batch in self.cover():
+            nodes, out = self._seen(batch)
+            if whole is None:
+                whole = out.new_full((int(self.data.num_nodes or 0), *out.shape[1:]), float("nan"))
+            whole[nodes] = out
+        assert whole is not None
+        return whole
+
+    def _seen(self, batch: Data) -> tuple[Tensor, Tensor]:
+        with evaluating(self.model):
+            return batch.n_id[: batch.batch_size].cpu(), self.forward(self.placed(batch)).cpu()
+
+    def report(self) -> list[Any]:
+        """Describe the batches, where there is something to say."""
+        return []
+
+    # ---- the model's own face
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        device: torch.device = next(self.model.parameters(), self.data.x).device
+        return device
+
+    def placed(self, batch: Data) -> Data:
+        """Return a batch on the model's device; the batch itself, where it is there."""
+        return batch if self.device.type == "cpu" else copy.copy(batch).to(self.device)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the model; batches follow it."""
+        self.model.to(device)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the user's own state_dict of the model."""
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the user's own state_dict."""
+        self.model.load_state_dict(state)

@@ -29,13 +29,11 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
-from topoff.forward.intercept import Interception, edge_values_of, extended, without_edges
+from topoff.forward.intercept import Collect, ConvCall, Handler, extended
 from topoff.graph.graph import Graph, Neighbourhood
 from topoff.graph.operators import Operator, Sparse
 
-# Told the (n, d) rows that a conv reads, with the number of the propagation inside the conv; raw features are left out.
-Collect = Callable[[Conv, int, Tensor], None]
-# Told the same rows by their place in the forward, "conv/call/hop", as `Compensated` names it.
+# Told the same rows by their place in the forward, "conv/call/hop", as `Subgraph` names it.
 Remember = Callable[[str, Tensor], None]
 
 
@@ -55,7 +53,7 @@ def exact(
         graph: the whole graph.
         batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
-        collect: told the (n, d) input of every conv (see `Collect`).
+        collect: told the (n, d) input of every conv, but for raw features.
         remember: the same, by place (see `Remember`).
 
     Raises:
@@ -66,16 +64,17 @@ def exact(
     run = caller(model, call)
     with evaluating(model):
         parameter = next(model.parameters(), graph.data.x)
-        lockstep = _Lockstep(graph, batches, collect, remember, device=parameter.device)
-        with Interception(convs, lockstep):
+        lockstep = _Lockstep(convs, graph, batches, collect, remember, device=parameter.device)
+        with lockstep.on(batches[0]):
             return lockstep.run(lambda batch: run(model, batch))
 
 
-class _Lockstep:
-    """Run one forward per batch, all in step; a `Handler` for the convs of each."""
+class _Lockstep(Handler):
+    """Run one forward per batch, all in step."""
 
     def __init__(
         self,
+        convs: list[Conv],
         graph: Graph,
         batches: Sequence[Data],
         collect: Collect | None,
@@ -86,7 +85,26 @@ class _Lockstep:
         self.graph = graph
         self.batches = [_Batch(graph, batch, device=device) for batch in batches]
         self.collect, self.remember = collect, remember
-        self.now = self.batches[0]  # the batch that is awake
+        self.awake = self.batches[0]
+        super().__init__(convs)
+
+    @property
+    def now(self) -> ConvCall | None:
+        """The running conv of the batch that is awake."""
+        return self.awake.now
+
+    @now.setter
+    def now(self, call: ConvCall | None) -> None:
+        self.awake.now = call
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """The calls of every conv so far, of the batch that is awake."""
+        return self.awake.calls
+
+    @calls.setter
+    def calls(self, calls: dict[str, int]) -> None:
+        self.awake.calls = calls
 
     def run(self, forward: Callable[[Data], Any]) -> Tensor:
         """Run all batches to the end and return their outputs in the order of the nodes."""
@@ -107,7 +125,7 @@ class _Lockstep:
                 runner.close()
 
     def _step(self, runner: _Runner) -> Any:
-        self.now = runner.batch
+        self.awake = runner.batch
         return runner.step()
 
     def _share(self, handed: list[tuple[Conv, int | None, Tensor]]) -> None:
@@ -119,7 +137,7 @@ class _Lockstep:
         if self.collect and hop is not None:
             self.collect(conv, hop, whole)
         if self.remember and hop is not None:
-            self.remember(f"{conv.name}/{self.now.calls[conv.name] - 1}/{hop}", whole)
+            self.remember(f"{conv.name}/{self.calls[conv.name]}/{hop}", whole)
         for batch in self.batches:
             batch.shared = whole
 
@@ -139,33 +157,28 @@ class _Lockstep:
         assert whole is not None
         return whole
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def convolve(self, call: ConvCall) -> Any:
         """Run a conv of the batch that is awake on true halo rows."""
-        batch = self.now
-        batch.hop = 0
-        batch.calls[conv.name] = batch.calls.get(conv.name, 0) + 1
+        batch, conv = self.awake, call.conv
         if conv.path == "general":
             around = batch.neighbourhood(conv.module.flow)
-            rows = extended(conv, batch.data, around, lambda h: batch.exchange(conv, h)[around.halo])
-            return rows.run(forward, args, kwargs)
-        batch.operator = conv.operators[edge_values_of(conv, batch.data, args, kwargs)]
-        given = without_edges(conv, args, kwargs)
+            return extended(call, batch.data, around, lambda h: batch.exchange(call, h)[around.halo]).run()
+        given = call.linear(batch.data)
         told = self.collect or self.remember
-        batch.propagated = bool(told and conv.transforms_first and given["x"] is not batch.data.x)
-        if batch.propagated:  # (A H) W = A (H W): what is collected is propagated at once
-            given["x"] = batch.rows(batch.operator) @ batch.exchange(conv, given["x"])
-        return forward(**given)
+        call.aggregated = bool(told and conv.transforms_first and given["x"] is not batch.data.x)
+        if call.aggregated:  # (A H) W = A (H W): what is collected is propagated at once
+            given["x"] = batch.rows(call.operator) @ batch.exchange(call, given["x"])
+        return call.forward(**given)
 
-    def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
+    def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply the rows of the global operator with the operand of all batches."""
-        batch = self.now
-        assert batch.operator is not None
-        if batch.propagated:
+        batch = self.awake
+        if call.aggregated:
             return operand
         if operand is batch.data.x:
-            batch.hop += 1
-            return batch.rows(batch.operator) @ self.graph.features(operand.device)
-        return batch.rows(batch.operator) @ batch.exchange(conv, operand, record=not conv.transforms_first)
+            call.hop += 1
+            return batch.rows(call.operator) @ self.graph.features(operand.device)
+        return batch.rows(call.operator) @ batch.exchange(call, operand, record=not call.conv.transforms_first)
 
 
 class _Batch:
@@ -178,18 +191,16 @@ class _Batch:
         self.size = self.nodes.numel()
         self.data = batch if batch.x.device == device else batch.to(device)
         self.shared: Tensor | None = None  # the (n, d) matrix of the current exchange
-        self.operator: Operator | None = None  # of the linear conv that is running
-        self.propagated = False  # that conv was given its propagated input
-        self.hop = 0  # propagations of that conv so far
+        self.now: ConvCall | None = None  # the conv that is running
         self.calls: dict[str, int] = {}  # of every conv so far
         self._rows: dict[Operator, Sparse] = {}
         self._around: dict[str, Neighbourhood] = {}
         self.runner: _Runner
 
-    def exchange(self, conv: Conv, rows: Tensor, *, record: bool = True) -> Tensor:
+    def exchange(self, call: ConvCall, rows: Tensor, *, record: bool = True) -> Tensor:
         """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them."""
-        self.runner.hand_in((conv, self.hop if record else None, rows))
-        self.hop += record
+        self.runner.hand_in((call.conv, call.hop if record else None, rows))
+        call.hop += record
         whole, self.shared = self.shared, None
         assert whole is not None
         return whole

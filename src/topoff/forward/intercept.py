@@ -3,73 +3,134 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from topoff.forward.convs import EDGE_VALUES, Conv
 from topoff.graph.graph import Neighbourhood
+from topoff.graph.operators import Operator
+
+Collect = Callable[[Conv, int, Tensor], None]  # told the rows that a conv reads, and the number of the propagation
 
 
-class Handler(Protocol):
-    """Stand in for the message passing of every conv while an `Interception` is active."""
+@dataclass
+class ConvCall:
+    """Hold one call of a conv while it runs: what it was given, and how far it has come."""
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Take a call of the conv; `forward` is the conv's own, whose `propagate` comes back to this handler."""
+    conv: Conv
+    forward: Callable[..., Any]  # the conv's own, whose `propagate` comes back to the handler
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    x: Any  # its node input; of a pair, the side of the sources
+    number: int  # calls of the same conv before this one, in this forward
+    operator: Operator = field(default_factory=Operator)  # of a linear conv
+    hop: int = 0  # propagations so far
+    known: int = 0  # leading propagations that see only the raw features
+    aggregated: bool = False  # the conv was given its aggregated input: `propagate` has nothing left to do
+    pads: bool = False  # the conv wants as many rows back from `propagate` as it gave
 
-    def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
-        """Take a propagation step of a linear conv: operand (b, d) -> (b, d)."""
+    def linear(self, batch: Any, *, among: Container[Operator] | None = None) -> dict[str, Any]:
+        """Note the operator of a linear conv; return its arguments by name, without edges.
+
+        Without edges the conv's own normalisation costs nothing, and is not used.
+
+        Raises:
+            ValueError: for edges or weights other than the batch's own (DropEdge, a home-made normalisation), or for an
+                operator that is not `among` those that the batch was cut for.
+        """
+        given: dict[str, Any] = dict(zip(self.conv.parameters, self.args, strict=False)) | self.kwargs
+        edges, weight, name = given.get("edge_index"), given.get("edge_weight"), None
+        if edges is not batch.edge_index and not (isinstance(edges, Tensor) and _same(edges, batch.edge_index)):
+            raise_foreign(self.conv, "edge_index")
+        if weight is not None:
+            name = _edge_values(self.conv, batch, weight)
+            given["edge_weight"] = weight[:0]
+        given["edge_index"] = batch.edge_index[:, :0]
+        self.operator = self.conv.operators[name]
+        if among is not None and self.operator not in among:
+            raise ValueError(
+                f"Expected {self.conv} to weigh its edges in training as in eval mode (got other edge weights): give "
+                f"it the same edge_weight in both."
+            )
+        return given
 
 
-class Interception:
-    """Let a handler stand in for the message passing of a model while `with` is active.
+class Handler(ABC):
+    """Stand in for the message passing of a model's convs on one batch at a time, and leave no trace behind.
 
-    The closures are made once, so that `torch.compile` sees the same functions for every batch. Convs that cache their
-    normalisation neither use nor fill their cache in between.
+    The functions that take a conv's place are made once, so that `torch.compile` sees the same ones for every batch.
+    Convs that cache their normalisation neither use nor fill their cache meanwhile.
     """
 
-    def __init__(self, convs: list[Conv], handler: Handler) -> None:
-        self._bound = [(conv.module, self._closures(conv, handler)) for conv in convs]
+    carries: ClassVar[str] = "edge_index"  # what a batch must carry besides its rows
 
-    @staticmethod
-    def _closures(conv: Conv, handler: Handler) -> dict[str, Callable[..., Any]]:
-        """Make the functions that replace a conv's `forward` and `propagate`."""
+    def __init__(self, convs: list[Conv]) -> None:
+        """Prepare what stands in for the convs; batches come later, with `on`."""
+        self.batch: Data = Data()
+        self.now: ConvCall | None = None  # the running conv
+        self.calls: dict[str, int] = {}  # of every conv in this forward
+        self._bound = [(conv.module, self._stand_ins(conv)) for conv in convs]
+
+    @contextmanager
+    def on(self, batch: Data) -> Iterator[None]:
+        """Bind the model to a batch inside `with`."""
+        if self.carries not in batch:
+            raise ValueError(
+                f"Expected a batch of a TOP or Loader (got a Data without its {self.carries}): use `for batch in top`."
+            )
+        self.batch, self.calls = batch, {}
+        before = []
+        for module, own in self._bound:
+            before.append(take_cache(module) if getattr(module, "cached", True) else {})
+            for name in own.keys() & vars(module).keys():  # another handler stands in already
+                before[-1][name] = vars(module)[name]
+            module.__dict__.update(own)
+        try:
+            yield
+        finally:
+            for (module, own), was in zip(self._bound, before, strict=True):
+                for name in own:
+                    del module.__dict__[name]
+                module.__dict__.update(was)
+
+    def _stand_ins(self, conv: Conv) -> dict[str, Callable[..., Any]]:
+        """Make the functions that replace a conv's `forward` and, where it is linear, its `propagate`."""
         forward = conv.module.forward
-        own = conv.module.propagate
 
         def convolve(*args: Any, **kwargs: Any) -> Any:
             """Hand a call of the conv over."""
-            return handler.convolve(conv, forward, args, kwargs)
+            x = args[0] if args else kwargs[conv.parameters[0]]
+            number = self.calls[conv.name] = self.calls.get(conv.name, -1) + 1
+            call = ConvCall(conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number)
+            around, self.now = self.now, call
+            try:
+                return self.convolve(call)
+            finally:
+                self.now = around
 
-        def propagate(edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
-            """Hand a linear conv's operand over; a general conv propagates by itself."""
-            if conv.path == "general":
-                return own(edge_index, size=size, **kwargs)
-            operand = kwargs["x"]
-            return handler.propagate(conv, operand[0] if isinstance(operand, tuple) else operand)
+        def propagate(edge_index: Any, size: Any = None, *, x: Any, **_: Any) -> Any:
+            """Hand a linear conv's operand over."""
+            assert self.now is not None
+            return self.propagate(self.now, x[0] if isinstance(x, tuple) else x)
 
-        return {"forward": _uncompiled(convolve), "propagate": propagate}
+        found = {"forward": _uncompiled(convolve)}
+        return found | {"propagate": propagate} if conv.path == "linear" else found
 
-    def __enter__(self) -> None:
-        """Put the closures in, and caches and earlier replacements aside."""
-        self._caches = [_take_cache(module) for module, _ in self._bound]
-        self._before = [
-            {name: vars(module)[name] for name in methods if name in vars(module)} for module, methods in self._bound
-        ]
-        for module, methods in self._bound:
-            module.__dict__.update(methods)
+    @abstractmethod
+    def convolve(self, call: ConvCall) -> Any:
+        """Take a call of a conv and return its output."""
 
-    def __exit__(self, *_: object) -> None:
-        """Take the closures out again, and leave every module as it was."""
-        for (module, methods), cache, before in zip(self._bound, self._caches, self._before, strict=True):
-            for method in methods:
-                del module.__dict__[method]
-            module.__dict__.update(cache | before)
+    @abstractmethod
+    def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
+        """Take a propagation step of a linear conv: operand (b, d) -> (b, d)."""
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +143,7 @@ def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def uncached(convs: list[Conv]) -> Iterator[None]:
     """Let convs neither use nor fill their caches."""
-    caches = [_take_cache(conv.module) for conv in convs]
+    caches = [take_cache(conv.module) for conv in convs]
     try:
         yield
     finally:
@@ -90,7 +151,7 @@ def uncached(convs: list[Conv]) -> Iterator[None]:
             conv.module.__dict__.update(cache)
 
 
-def _take_cache(module: MessagePassing) -> dict[str, Any]:
+def take_cache(module: MessagePassing) -> dict[str, Any]:
     """Take a conv's cache out and switch caching off; return what restores it."""
     names = [name for name in vars(module) if name == "cached" or name.startswith("_cached_")]
     saved = {name: vars(module)[name] for name in names}
@@ -98,24 +159,28 @@ def _take_cache(module: MessagePassing) -> dict[str, Any]:
     return saved
 
 
-def edge_values_of(conv: Conv, graph: Any, args: Any, kwargs: Any) -> str | None:
-    """Check that a linear conv was given the batch's own edges; return the name of the edge values that weigh them.
-
-    Raises:
-        ValueError: for edges or weights other than the batch's own (DropEdge, a home-made normalisation).
-    """
-    given = dict(zip(conv.parameters, args, strict=False)) | kwargs
-    edges = given.get("edge_index")
-    if not isinstance(edges, Tensor) or not _same(edges, graph.edge_index):
-        raise_foreign(conv, "edge_index")
-    weight = given.get("edge_weight")
-    if weight is None:
-        return None
-    own = [name for name in EDGE_VALUES if weight is getattr(graph, name, None)]  # two may be equal, such as empty ones
-    own = own or [name for name in EDGE_VALUES if _same(weight, getattr(graph, name, None))]
+def _edge_values(conv: Conv, batch: Any, weight: Tensor) -> str:
+    """Return the name of the edge values of a batch that a tensor is, or equals."""
+    own = [name for name in EDGE_VALUES if weight is getattr(batch, name, None)]  # two may be equal, such as empty ones
+    own = own or [name for name in EDGE_VALUES if _same(weight, getattr(batch, name, None))]
     if not own:
         raise_foreign(conv, "edge_weight")
     return own[0]
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Change every tensor inside the arguments of a conv: in tuples, lists and dicts.
+
+    >>> map_tensors(([torch.tensor(1), "mean"], {"size": torch.tensor(2)}), int)
+    ([1, 'mean'], {'size': 2})
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    return value
 
 
 def raise_foreign(conv: Conv, name: str) -> NoReturn:
@@ -133,53 +198,28 @@ def _same(tensor: Tensor, own: Tensor | None) -> bool:
     return tensor.shape == own.shape and tensor.dtype == own.dtype and bool(torch.equal(tensor, own))
 
 
-def without_edges(conv: Conv, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return a linear conv's arguments with no edges: its own normalisation then costs nothing, and is not used."""
-    given: dict[str, Any] = dict(zip(conv.parameters, args, strict=False)) | kwargs
-    if given.get("edge_weight") is not None:
-        given["edge_weight"] = given["edge_weight"][:0]
-    given["edge_index"] = given["edge_index"][:, :0]
-    return given
-
-
-def first_input(conv: Conv, args: Any, kwargs: Any) -> Any:
-    """Return the conv's node input: its first argument, the source side where it is a pair."""
-    x = args[0] if args else kwargs[conv.parameters[0]]
-    return x[0] if isinstance(x, (tuple, list)) else x
-
-
 @dataclass(frozen=True)
 class extended:  # noqa: N801 - reads as a verb where it is used
     """Run a general conv on the batch and its halo: every argument gets the rows and edges of N(B) -> B (9, 10)."""
 
-    conv: Conv
+    call: ConvCall
     batch: Any  # the Data that the model was called with
     around: Neighbourhood
     halo_rows: Callable[[Tensor], Tensor]  # (b, d) -> (c, d): what stands in for the halo of an embedding
-    raw: Tensor | None = None  # the argument that is the features, perhaps after dropout: its halo is then known
     exact_features: bool = True  # whether the halo's own attributes may be used
 
-    def run(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+    def run(self) -> Tensor:
         """Call the conv's own forward and keep the batch's rows of its output."""
-        out = forward(*self._extend(tuple(args)), **self._extend(kwargs))
+        args, kwargs = map_tensors((self.call.args, self.call.kwargs), self._extend)
+        out = self.call.forward(*args, **kwargs)
         if not isinstance(out, Tensor):
             raise ValueError(
-                f"Expected {self.conv} to return one tensor (got {type(out).__name__}): call it without "
+                f"Expected {self.call.conv} to return one tensor (got {type(out).__name__}): call it without "
                 f"return_attention_weights while training in batches."
             )
         return out[: self.batch.num_nodes]
 
-    def _extend(self, value: Any) -> Any:
-        """Extend every tensor inside an argument."""
-        if isinstance(value, Tensor):
-            return self._extend_tensor(value)
-        if isinstance(value, (tuple, list)):
-            return type(value)(self._extend(item) for item in value)
-        if isinstance(value, dict):
-            return {key: self._extend(item) for key, item in value.items()}
-        return value
-
-    def _extend_tensor(self, tensor: Tensor) -> Tensor:
+    def _extend(self, tensor: Tensor) -> Tensor:
         """Return a tensor for the batch and its halo; by what it is: edges, edge values, features or an embedding."""
         for name, values in self.around.values.items():
             if tensor is self.batch[name]:
@@ -187,7 +227,7 @@ class extended:  # noqa: N801 - reads as a verb where it is used
         if not torch.is_floating_point(tensor):
             if tensor.dim() == 2 and tensor.size(0) == 2:
                 if not _same(tensor, self.batch.edge_index):
-                    raise_foreign(self.conv, "edge_index")
+                    raise_foreign(self.call.conv, "edge_index")
                 return self.around.edge_index
             return tensor
         for name, rows in self.around.features.items():
@@ -195,7 +235,8 @@ class extended:  # noqa: N801 - reads as a verb where it is used
                 return torch.cat([tensor, rows])
         if tensor.dim() == 0 or tensor.size(0) != self.batch.num_nodes:
             if tensor.dim() and tensor.size(0) == self.batch.num_edges:
-                raise_foreign(self.conv, "edge_attr")
+                raise_foreign(self.call.conv, "edge_attr")
             return tensor
-        rows = self.around.features["x"] if tensor is self.raw else self.halo_rows(tensor)
+        features = self.call.known and tensor is self.call.x  # perhaps after dropout: their halo is known
+        rows = self.around.features["x"] if features else self.halo_rows(tensor)
         return torch.cat([tensor, rows])

@@ -5,15 +5,14 @@
 >>> from torch_geometric.data import Data
 >>> data = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
 >>> plan = make_plan(GCN(3, 8, num_layers=2, out_channels=2), Graph(data))
->>> [operator.norm for operator in plan.operators], plan.constant_hops
-(['gcn'], {'convs.0': 1})
+>>> [operator.norm for operator in plan.operators], plan.known_hops
+(['gcn'], {'convs.0': (1,), 'convs.1': (0,)})
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,11 +22,11 @@ from torch_geometric.data import Data
 from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.exact import exact
-from topoff.forward.intercept import Interception, edge_values_of, first_input, uncached, without_edges
-from topoff.graph.graph import Chain, Graph, Neighbourhood
-from topoff.graph.operators import Operator, Sparse
+from topoff.forward.intercept import ConvCall, Handler, uncached
+from topoff.graph.graph import Chain, Graph
+from topoff.graph.operators import Operator
 
-PIECE = 128  # nodes of the graph on which a model is tried
+TRIED = 128  # nodes of the graph on which a model is tried
 
 
 @dataclass(frozen=True)
@@ -37,76 +36,21 @@ class Plan:
     convs: list[Conv]
     operators: tuple[Operator, ...]  # of the linear path
     flows: tuple[str, ...]  # of the general path; empty where no conv needs it
-    constant_hops: dict[str, int]  # by conv: how many propagations of all its calls see only the raw features
+    known_hops: dict[str, tuple[int, ...]]  # by conv, per call: leading propagations that see only the raw features
     chains: tuple[Chain, ...]  # the operators applied to the raw features there
     exact_features: bool = True  # the halo's raw features are used; False: the batch sees nothing outside itself
-    constant_calls: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the same by call, for shared convs
     depth: int = 0  # propagations of one forward
-
-    def constant_of(self, conv: Conv, call: int) -> int:
-        """Return how many leading propagations of one call of a conv in the forward see only the raw features."""
-        calls = self.constant_calls.get(conv.name)
-        if calls is None:
-            return self.constant_hops.get(conv.name, 0)
-        return calls[call % len(calls)] if calls else 0
 
     def in_batch_only(self) -> Plan:
         """Return the plan under which nothing outside the batch is seen: rank 0."""
-        return replace(self, constant_hops={}, constant_calls={}, chains=(), exact_features=False)
+        return replace(self, known_hops={}, chains=(), exact_features=False)
 
     def is_constant(self, conv: Conv, hop: int) -> bool:
-        """Return whether a propagation of a conv sees only the raw features, so that its halo term is known."""
-        return hop < self.constant_hops.get(conv.name, 0)
+        """Return whether a propagation sees only the raw features in all calls of its conv, so that its halo is known.
 
-
-@dataclass(frozen=True)
-class Spot:
-    """Hold what one operator needs in a batch: the product inside it and the way in from outside."""
-
-    within: Sparse  # A[B, B]
-    boundary: Tensor  # (r,) positions in the batch of the rows with neighbours outside
-    halo: Sparse  # A[boundary, C], columns numbered globally
-
-    def to(self, device: torch.device | str) -> Spot:
-        """Move to a device."""
-        return Spot(self.within.to(device), self.boundary.to(device), self.halo.to(device))
-
-
-@dataclass(frozen=True)
-class Structure:
-    """Hold the part of a batch that depends on the graph alone."""
-
-    nodes: Tensor  # (b,) global ids
-    spots: dict[Operator, Spot]
-    around: dict[str, Neighbourhood]  # by flow, for the general path
-    constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, and of X itself for the empty chain
-    _halo_constants: dict[Chain, Tensor] = field(default_factory=dict)
-
-    def halo_constant(self, chain: Chain) -> Tensor:
-        """Return A[B,C] (A ... A X)_C: what the halo adds where a model drops out its input features; (b, f)."""
-        if chain not in self._halo_constants:
-            inside = self.spots[chain[-1]].within @ self.constants[chain[:-1]]
-            self._halo_constants[chain] = self.constants[chain] - inside
-        return self._halo_constants[chain]
-
-    def to(self, device: torch.device | str) -> Structure:
-        """Move to a device."""
-        spots = {key: spot.to(device) for key, spot in self.spots.items()}
-        around = {key: near.to(device) for key, near in self.around.items()}
-        constants = {key: rows.to(device) for key, rows in self.constants.items()}
-        return Structure(self.nodes.to(device), spots, around, constants)
-
-
-def structure_of(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> Structure:
-    """Cut a batch's structure out of the graph; `x` are the batch's features, where they are at hand."""
-    spots = {}
-    for operator in plan.operators:
-        spots[operator] = Spot(*graph.aggregation(operator).cut(nodes))
-    around = {flow: graph.neighbourhood(nodes, flow=flow) for flow in plan.flows}
-    constants = {chain: graph.propagated(chain)[nodes] for chain in plan.chains}
-    if constants:
-        constants[()] = graph.data.x[nodes] if x is None else x
-    return Structure(nodes, spots, around, constants)
+        A conv that is called on features and on embeddings counts as reading embeddings.
+        """
+        return hop < min(self.known_hops.get(conv.name) or (0,))
 
 
 def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Plan:
@@ -122,15 +66,14 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
     piece.n_id = torch.arange(piece.num_nodes)
     _check_dtype(model, piece.x)
     moved = copy.copy(piece).to(next(model.parameters(), piece.x).device)
-    tracer = _Tracer(Graph(piece), moved)
-    run = caller(model, call)
+    tracer, run = _Tracer(convs, Graph(piece)), caller(model, call)
     with evaluating(model):
         with uncached(convs):
             plain_output = run(model, moved)
-        with Interception(convs, tracer):
+        with tracer.on(moved):
             run(model, moved)
     _self_check(model, piece, plain_output, call=call)
-    return tracer.plan(convs)
+    return tracer.plan()
 
 
 def _check_dtype(model: nn.Module, x: Tensor) -> None:
@@ -144,15 +87,15 @@ def _check_dtype(model: nn.Module, x: Tensor) -> None:
 
 
 def _piece(graph: Graph) -> Tensor:
-    """Return up to `PIECE` nodes that lie close together, by breadth-first search from the receiver of an edge."""
+    """Return up to `TRIED` nodes that lie close together, by breadth-first search from the receiver of an edge."""
     edges = graph.data.edge_index
     nodes = edges[1, :1] if edges.numel() else torch.zeros(1, dtype=torch.int64)
-    while nodes.numel() < PIECE:
+    while nodes.numel() < TRIED:
         grown = torch.unique(torch.cat([nodes, edges[0, graph.edges_into(nodes)]]))
         if grown.numel() == nodes.numel():
             break
         nodes = grown
-    first: Tensor = torch.unique(torch.cat([nodes[:PIECE], torch.arange(min(2, graph.num_nodes))]))
+    first: Tensor = torch.unique(torch.cat([nodes[:TRIED], torch.arange(min(2, graph.num_nodes))]))
     return first
 
 
@@ -176,78 +119,71 @@ def _self_check(model: nn.Module, piece: Data, expected: Any, *, call: Call | No
         )
 
 
-@dataclass
-class _Tracer:
-    """Note what each conv reads and how often it propagates; a `Handler` that computes the plain forward."""
+class _Tracer(Handler):
+    """Note what each conv reads and how often it propagates, while computing the plain forward."""
 
-    graph: Graph
-    batch: Data
-    operators: list[Operator] = field(default_factory=list)
-    flows: list[str] = field(default_factory=list)
-    hops: dict[str, list[int]] = field(default_factory=dict)  # by conv, per call: leading propagations of raw features
-    _operator: Operator | None = None
-    depth: int = 0  # propagations so far
-    _constant: Tensor | None = None  # what an unbroken chain of propagations of the features has come to
-    _count: int = 0
+    def __init__(self, convs: list[Conv], graph: Graph) -> None:
+        super().__init__(convs)
+        self.convs, self.graph = convs, graph
+        self.operators: list[Operator] = []
+        self.flows: list[str] = []
+        self.hops: dict[str, list[int]] = {}  # by conv, per call: leading propagations of raw features
+        self.depth = 0  # propagations so far
+        self._constant: Tensor | None = None  # what an unbroken chain of propagations of the features has come to
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def convolve(self, call: ConvCall) -> Any:
         """Run the conv's own forward and note its input."""
-        calls = self.hops.setdefault(conv.name, [])
-        reads_features = first_input(conv, args, kwargs) is self.batch.x
-        if conv.path == "linear":
-            self._operator = conv.operators[edge_values_of(conv, self.batch, args, kwargs)]
+        calls = self.hops.setdefault(call.conv.name, [])
+        reads_features = call.x is self.batch.x
+        if call.conv.path == "linear":
+            given = call.linear(self.batch)
             self._constant = self.batch.x if reads_features else None
-            calls.append(int(reads_features and conv.transforms_first))
-            _note(self.operators, self._operator)
-            return forward(**without_edges(conv, args, kwargs))
+            calls.append(int(reads_features and call.conv.transforms_first))
+            _note(self.operators, call.operator)
+            return call.forward(**given)
         calls.append(int(reads_features))
         self.depth += 1
-        _note(self.flows, conv.module.flow)
-        return self._propagating_once(conv, forward, args, kwargs)
+        _note(self.flows, call.conv.module.flow)
+        return _propagating_once(call)
 
-    def propagate(self, conv: Conv, operand: Tensor) -> Tensor:
+    def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply, and follow the chain of propagations that start from the features."""
-        assert self._operator is not None
         self.depth += 1
-        out = self.graph.aggregation(self._operator).all().to(operand.device) @ operand
+        out = self.graph.aggregation(call.operator).all().to(operand.device) @ operand
         if self._constant is not None and operand is self._constant:
-            self.hops[conv.name][-1] += 1
+            self.hops[call.conv.name][-1] += 1
             self._constant = out
         else:
             self._constant = None
         return out
 
-    def _propagating_once(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a general conv, and refuse it where it propagates more or less than once."""
-        self._count = 0
-        hook = conv.module.register_propagate_forward_pre_hook(self._count_up)
-        try:
-            out = forward(*args, **kwargs)
-        finally:
-            hook.remove()
-        if self._count != 1:
-            raise ValueError(
-                f"Expected {conv} to propagate once (got {self._count} times): virtual neighbours live for one "
-                f"propagation only, so an unknown multi-hop conv cannot be batched; split it into one conv per hop."
-            )
-        return out
-
-    def _count_up(self, *_: Any) -> None:
-        self._count += 1
-
-    def plan(self, convs: list[Conv]) -> Plan:
-        """Return what was noted. A conv that is called on features and on embeddings counts as reading embeddings."""
-        hops = {name: min(calls) for name, calls in self.hops.items() if calls and min(calls) > 0}
-        by_name = {conv.name: conv for conv in convs}
+    def plan(self) -> Plan:
+        """Return what was noted."""
+        by_name = {conv.name: conv for conv in self.convs}
         chains: list[Chain] = []
-        for name, count in {name: max(calls) for name, calls in self.hops.items() if calls}.items():
+        for name, calls in self.hops.items():
             for operator in by_name[name].operators.values():
                 if operator in self.operators:
-                    for length in range(1, count + 1):
+                    for length in range(1, max(calls) + 1):
                         _note(chains, (operator,) * length)
-        by_call = {name: tuple(calls) for name, calls in self.hops.items()}
-        found = tuple(self.operators), tuple(self.flows), hops, tuple(chains)
-        return Plan(convs, *found, constant_calls=by_call, depth=self.depth)
+        known = {name: tuple(calls) for name, calls in self.hops.items()}
+        return Plan(self.convs, tuple(self.operators), tuple(self.flows), known, tuple(chains), depth=self.depth)
+
+
+def _propagating_once(call: ConvCall) -> Any:
+    """Run a general conv, and refuse it where it propagates more or less than once."""
+    propagations: list[None] = []
+    hook = call.conv.module.register_propagate_forward_pre_hook(lambda *_: propagations.append(None))
+    try:
+        out = call.forward(*call.args, **call.kwargs)
+    finally:
+        hook.remove()
+    if len(propagations) != 1:
+        raise ValueError(
+            f"Expected {call.conv} to propagate once (got {len(propagations)} times): virtual neighbours live for one "
+            f"propagation only, so an unknown multi-hop conv cannot be batched; split it into one conv per hop."
+        )
+    return out
 
 
 def _note(seen: list[Any], item: Any) -> None:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.blocks import Layered
+from topoff.forward.call import LossOf
 from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
 from topoff.graph.operators import Operator
 from topoff.methods.base import check_linear
 from topoff.methods.fastgcn import messages_of, nodes_per_step, times_drawn, weights_of
-from topoff.methods.protocol import LossOf
 from topoff.methods.sampled_layers import SampledLayers
 
 
@@ -89,6 +89,7 @@ class Adapt(SampledLayers):
     """
 
     settings: ClassVar[tuple[str, ...]] = ("ratio",)
+    handler: TopRows
 
     def __init__(self, model: nn.Module, data: Data, *, weight: float = 0.5, seed: int = 0, **shared: Any) -> None:
         super().__init__(model, data, seed=seed, **shared)
@@ -110,7 +111,7 @@ class Adapt(SampledLayers):
         self.nodes_per_step = nodes_per_step(self.ratio, self.graph.num_nodes)
         self._shares = row_shares(self.neighbours)
 
-    def layers(self) -> TopRows:
+    def stand_in(self) -> TopRows:
         """Return what stands in for the model's message passing."""
         return TopRows(self.plan.convs)
 
@@ -189,8 +190,7 @@ class Adapt(SampledLayers):
         unbiased; the value is (s - 1) / s of the variance on average, as mu is an estimate too. Gradients reach the
         model as well.
         """
-        assert isinstance(self.layered, TopRows)
-        operator, h, out = self.layered.last
+        operator, h, out = self.handler.last
         if "last_draws" not in batch:  # all messages were taken
             return h.new_zeros(())
         last: LastDraws = batch.last_draws

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -14,58 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.certificate import BatchReport
-from topoff.compensation.compensated import Compensated
-from topoff.compensation.loader import Progress
-from topoff.data.check import check
-from topoff.forward.call import caller, evaluating
+from topoff.batching.position import Position
+from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact
+from topoff.forward.intercept import Handler
 from topoff.forward.plan import Plan, make_plan
+from topoff.forward.subgraph import Subgraph
 from topoff.graph.graph import Graph
-from topoff.methods.protocol import LossOf
-from topoff.models.dropout import fast_dropout
+from topoff.methods.histories import Histories
 
 Ints = npt.NDArray[np.int64]
-PIECE = 1000  # nodes that exact inference takes at a time, at least: every piece costs a thread
-
-
-class Learner(ABC):
-    """Share what every method does, unless it says otherwise."""
-
-    model: nn.Module
-
-    @abstractmethod
-    def forward(self, batch: Data) -> Tensor:
-        """Return the outputs of a batch's targets; (batch_size, out)."""
-
-    def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
-        """Put the gradient of the batch's loss into the parameters; return the loss."""
-        loss = loss_of(self.forward(batch), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return what is trained."""
-        return list(self.model.parameters())
-
-    def freeze(self) -> None:  # noqa: B027 - most methods have nothing to do here
-        """Refresh nothing from now on: training has come to its end."""
-
-    def refreshed_at(self) -> int | None:
-        """Return nothing: there is no basis."""
-        return None
-
-    def certificate(self) -> float | None:
-        """Return nothing: there is no certificate."""
-        return None
-
-    def reports(self) -> list[BatchReport]:
-        """Return nothing."""
-        return []
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return what the method has learnt besides the model: nothing."""
-        return {}
+AT_LEAST = 1000  # nodes that exact inference takes at a time: every piece costs a thread
 
 
 def check_ratio(ratio: float) -> None:
@@ -112,6 +69,7 @@ class MiniBatches(Learner):
     settings: ClassVar[tuple[str, ...]] = ("ratio",)  # of a run's settings, those that the method reads
     by_targets: ClassVar[bool] = False  # whether an epoch shares out the training nodes
     skips: ClassVar[bool] = True  # whether batches without training nodes are left out
+    histories: Histories | None = None  # what the method remembers from batch to batch: saved and restored with it
 
     def __init__(
         self,
@@ -124,12 +82,8 @@ class MiniBatches(Learner):
         progress: Progress | None = None,
     ) -> None:
         check_ratio(ratio)
-        self.model, self.data = model, check(data).cpu()
-        self.ratio, self.seed, self.fast_dropout, self.progress = ratio, seed, fast_dropout, progress
-        self.epoch = 0
-        self._position = 0  # batches of this epoch that were handed out
-        self._resumed = False  # the position was loaded
-        self._run = caller(model)
+        super().__init__(model, data, fast_dropout=fast_dropout, progress=progress)
+        self.ratio, self.seed, self.position = ratio, seed, Position()
 
     # ---- what a method says
 
@@ -139,7 +93,7 @@ class MiniBatches(Learner):
 
     def cover(self) -> Iterator[Data]:
         """Yield batches that show what training sees, each node among the targets where that is possible."""
-        return (self.batch(self.epoch, number) for number in range(len(self)))
+        return (self.batch(self.position.epoch, number) for number in range(len(self)))
 
     @abstractmethod
     def begin(self) -> None:
@@ -160,31 +114,21 @@ class MiniBatches(Learner):
         """Look at the model and the graph."""
         self.graph = Graph(self.data)
         self.plan: Plan = make_plan(self.model, self.graph)
-        self._compensated = self.handler()
+        self.handler = self.stand_in()
         self.begin()
 
-    def handler(self) -> Compensated:
+    def stand_in(self) -> Handler:
         """Return what stands in for the model's message passing."""
-        return Compensated(self.plan.convs)
+        return Subgraph(self.plan.convs)
 
     def batches(self) -> Iterator[Data]:
         """Yield what is left of the current epoch, shuffled."""
-        if self._position and not self._resumed:
-            self.epoch, self._position = self.epoch + 1, 0
-        self._resumed = False
-        order = self.order(self.epoch)
-        while self._position < len(order):
-            batch = self.batch(self.epoch, int(order[self._position]))
-            self._position += 1
+        self.position.begin_epoch()
+        epoch = self.position.epoch
+        for number in self.position.walk(self.order(epoch).tolist()):
+            batch = self.batch(epoch, number)
             if not self.skips or bool(batch.train_mask[: batch.batch_size].any()):
                 yield self.placed(batch)
-        self.epoch, self._position = self.epoch + 1, 0
-
-    def forward(self, batch: Data) -> Tensor:
-        """Return the outputs of a batch's targets; (batch_size, out)."""
-        with self._compensated.on(batch), self._dropout():
-            out: Tensor = self._run(self.model, batch)
-        return out[: batch.batch_size]
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; nothing is refreshed."""
@@ -192,47 +136,30 @@ class MiniBatches(Learner):
 
     def pieces(self) -> list[Data]:
         """Cut the whole graph into pieces for exact inference."""
-        count = min(len(self), max(1, self.graph.num_nodes // PIECE))
+        count = min(len(self), max(1, self.graph.num_nodes // AT_LEAST))
         return [self.graph.induced(nodes) for nodes in torch.arange(self.graph.num_nodes).tensor_split(count)]
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the targets of one batch of the current epoch and their outputs, in eval mode."""
-        return self._seen(self.batch(self.epoch, number % len(self)))
-
-    def outputs(self) -> Tensor:
-        """Return what training sees of every node, in eval mode; NaN for nodes that are never targets."""
-        whole: Tensor | None = None
-        for batch in self.cover():
-            nodes, out = self._seen(batch)
-            if whole is None:
-                whole = out.new_full((self.graph.num_nodes, *out.shape[1:]), float("nan"))
-            whole[nodes] = out
-        assert whole is not None
-        return whole
-
-    def _seen(self, batch: Data) -> tuple[Tensor, Tensor]:
-        with evaluating(self.model):
-            return batch.n_id[: batch.batch_size].cpu(), self.forward(self.placed(batch)).cpu()
+        return self._seen(self.batch(self.position.epoch, number % len(self)))
 
     def state(self) -> dict[str, Any]:
         """Return the position."""
-        return {"epoch": self.epoch, "position": self._position}
+        return self.position.state_dict()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the histories by place, (n, d) each."""
+        return {} if self.histories is None else dict(self.histories.tables)
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Go on from a position."""
+        """Go on from a position, with the histories of that time."""
         self.prepare()
-        self.epoch, self._position, self._resumed = state["epoch"], state["position"], True
+        self.position.load_state_dict(state)
+        if self.histories is not None:
+            self.histories.load(weights, device=self.device)
 
     # ---- for the methods
-
-    def placed(self, batch: Data) -> Data:
-        """Return a batch on the model's device."""
-        device = next(self.model.parameters(), self.data.x).device
-        return batch if device.type == "cpu" else copy.copy(batch).to(device)  # a batch that is kept stays where it is
 
     def rng(self, *numbers: int) -> np.random.Generator:
         """Return a generator for a purpose, such as (epoch, number)."""
         return np.random.default_rng([self.seed, *numbers])
-
-    def _dropout(self) -> contextlib.AbstractContextManager[None]:
-        return fast_dropout(self.model) if self.fast_dropout else contextlib.nullcontext()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
-from topoff.compensation.loader import closed
+from topoff.forward.subgraph import closed
 from topoff.methods.base import MiniBatches
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.loader import whole_graph
-from topoff.compensation.top import TOP
-from topoff.forward.call import evaluating
-from topoff.methods.base import Learner
+from topoff.batching.position import Position
+from topoff.forward.call import Learner, evaluating
+from topoff.forward.plan import make_plan
+from topoff.forward.subgraph import Subgraph, whole_graph
+from topoff.graph.graph import Graph
 
 
 class Full(Learner):
@@ -20,13 +20,9 @@ class Full(Learner):
 
     settings: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, model: nn.Module, data: Data, *, seed: int = 0, fast_dropout: bool = False, **_: Any) -> None:
-        self.model = model
-        # one random batch, nothing to compensate: the wrapper runs the model on the fast operator
-        settings: dict[str, Any] = {"batches": "random", "ratio": 1.0, "rank": 0, "refresh": "never", "seed": seed}
-        self.top = TOP(model, data, **settings, fast_dropout=fast_dropout)
-        self._taken = False  # the step of this epoch
-        self._resumed = False  # that was loaded
+    def __init__(self, model: nn.Module, data: Data, *, seed: int = 0, **shared: Any) -> None:
+        super().__init__(model, data, **shared)
+        self.position = Position()
 
     def __len__(self) -> int:
         """Count the steps of an epoch: one."""
@@ -34,38 +30,34 @@ class Full(Learner):
 
     def prepare(self) -> None:
         """Build the operators."""
-        self.top.prepare()
-        self._whole = whole_graph(self.top.graph, self.top.plan)
+        graph = Graph(self.data)
+        plan = make_plan(self.model, graph).in_batch_only()
+        self.handler, self._whole = Subgraph(plan.convs), whole_graph(graph, plan)
 
     def batches(self) -> Iterator[Data]:
         """Yield the whole graph, once; nothing where the step of this epoch was taken before the state was saved."""
-        if not self._resumed:
-            self._taken = True
-            yield self.top.placed(self._whole)
-        self._taken = self._resumed = False
+        self.position.begin_epoch()
+        for _ in self.position.walk([0]):
+            yield self.placed(self._whole)
 
-    def forward(self, batch: Data) -> Tensor:
-        """Return the output."""
-        return self.top(batch)
+    def cover(self) -> list[Data]:
+        """Return the whole graph."""
+        return [self._whole]
 
     def exact(self) -> tuple[Tensor, bool]:
-        """Return the output of all nodes in eval mode."""
-        with evaluating(self.model), torch.no_grad():
-            return self.top(self.top.placed(self._whole)), False
-
-    def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return all nodes and their outputs."""
-        return torch.arange(self.top.graph.num_nodes), self.outputs()
-
-    def outputs(self) -> Tensor:
-        """Return the exact outputs: that is what training sees."""
-        return self.exact()[0].cpu()
+        """Return the output of all nodes in eval mode; nothing is refreshed."""
+        with evaluating(self.model):
+            return self.forward(self.placed(self._whole)), False
 
     def state(self) -> dict[str, Any]:
-        """Return whether the step of this epoch was taken."""
-        return {"taken": self._taken}
+        """Return the position."""
+        return self.position.state_dict()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return what the state depends on besides the model: nothing."""
+        return {}
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Go on."""
+        """Go on; a state of version 0.1.0 says only whether the step of its epoch was taken."""
         self.prepare()
-        self._taken = self._resumed = bool(state["taken"])
+        self.position.load_state_dict({"epoch": 0, "position": int(state["taken"])} if "taken" in state else state)

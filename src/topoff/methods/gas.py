@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.compensated import Compensated, Supplement
 from topoff.forward.call import evaluating
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
-from topoff.forward.plan import Structure, structure_of
+from topoff.forward.structure import Structure
+from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.graph.operators import Operator, Sparse
 from topoff.methods.cluster import Cluster
 from topoff.methods.histories import Histories
@@ -38,19 +38,19 @@ from topoff.models.dropout import DropoutNotes
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Halo:
     """Hold a batch's halo on the linear path, and the messages that come from there."""
 
     nodes: Tensor  # (c,) global ids of C, ascending
     inward: dict[Operator, Sparse]  # A[boundary, C], columns numbered by position in `nodes`
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Surroundings:
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Halo:
         """Move to a device (PyG's `Data.to` calls this)."""
         inward = {operator: matrix.to(device) for operator, matrix in self.inward.items()}
         return replace(self, nodes=self.nodes.to(device), inward=inward)
 
 
-def surroundings_of(structure: Structure) -> Surroundings:
+def halo_of(structure: Structure) -> Halo:
     """Number the halo of a structure, which all its operators share."""
     found = {operator: spot.halo for operator, spot in structure.spots.items()}
     nodes = torch.unique(torch.cat([halo.ids for halo in found.values()] or [torch.empty(0, dtype=torch.int64)]))
@@ -58,18 +58,17 @@ def surroundings_of(structure: Structure) -> Surroundings:
         operator: replace(halo, shape=(halo.shape[0], len(nodes)), ids=torch.searchsorted(nodes, halo.ids).to(halo.ids))
         for operator, halo in found.items()
     }
-    return Surroundings(nodes.to(torch.int64), inward)
+    return Halo(nodes.to(torch.int64), inward)
 
 
-class Remembering(Compensated):
-    """Stand in for a model's message passing, the halo's rows taken from histories; a `Handler` for its convs."""
+class Remembering(Subgraph):
+    """Stand in for a model's message passing, the halo's rows taken from histories."""
 
     before_weights = True
 
-    def __init__(self, convs: list[Conv], model: nn.Module, *, num_nodes: int) -> None:
+    def __init__(self, convs: list[Conv], model: nn.Module, *, histories: Histories) -> None:
         super().__init__(convs)
-        self.model = model
-        self.histories = Histories(num_nodes)
+        self.model, self.histories = model, histories
         self.filling = False  # push in eval mode too
         self.notes = DropoutNotes()
 
@@ -94,10 +93,10 @@ class Remembering(Compensated):
     def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
         """Return A[B,B] h + A[B,C] Hbar_C (Eq. 3) and push h; (b, d)."""
         spot = self.batch.supplement.structure.spots[operator]
-        surroundings: Surroundings = self.batch.surroundings
-        rows = self.exchange(place, h, halo=surroundings.nodes)
+        halo: Halo = self.batch.halo
+        rows = self.exchange(place, h, halo=halo.nodes)
         out: Tensor = spot.within @ h
-        return out.index_add_(0, spot.boundary, surroundings.inward[operator] @ rows)
+        return out.index_add_(0, spot.boundary, halo.inward[operator] @ rows)
 
     def virtual(self, place: str, flow: str, h: Tensor) -> Tensor:
         """Return the halo's rows of a general conv, and push those of the batch; (c, d)."""
@@ -127,22 +126,21 @@ class Gas(Cluster):
     {'convs.1/0/0': (20, 4)}
     """
 
-    _compensated: Remembering
+    handler: Remembering
 
     def __init__(self, model: nn.Module, data: Data, *, filled: bool = True, **settings: Any) -> None:
         super().__init__(model, data, **settings)
-        self.filled, self.frozen = filled, False  # whether `prepare` fills the histories, evaluations leave them
+        self.filled = filled  # whether `prepare` fills the histories
 
-    def handler(self) -> Remembering:
+    def stand_in(self) -> Remembering:
         """Return what stands in for the model's message passing, with empty histories."""
-        return Remembering(self.plan.convs, self.model, num_nodes=self.graph.num_nodes)
+        self.histories = Histories(self.graph.num_nodes)
+        return Remembering(self.plan.convs, self.model, histories=self.histories)
 
     def cut(self, nodes: Tensor) -> Data:
         """Cut a batch with all messages that arrive there."""
-        batch = self.graph.induced(nodes)
-        structure = structure_of(self.graph, self.plan, nodes, x=batch.x)
-        batch.supplement = Supplement(self.plan, structure, None)
-        batch.surroundings = surroundings_of(structure)
+        batch = cut_batch(self.graph, self.plan, nodes)
+        batch.halo = halo_of(batch.supplement.structure)
         return batch
 
     def prepare(self) -> None:
@@ -155,17 +153,17 @@ class Gas(Cluster):
         """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
         covers = self.sets.covers
         batches = list(self.cover()) if covers else [self.cut(nodes) for nodes in self.sets.cover()]
-        self._compensated.filling = True
+        self.handler.filling = True
         try:
             with evaluating(self.model):
                 for batch in batches * self.plan.depth:
                     self.forward(self.placed(batch))
         finally:
-            self._compensated.filling = False
+            self.handler.filling = False
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; the histories become exact with them, as in the authors' code."""
-        tables = {} if self.frozen else self._compensated.histories.tables
+        tables = {} if self.frozen else self.handler.histories.tables
 
         def remember(place: str, rows: Tensor) -> None:
             """Write the rows of all nodes into the table of a place; GraphFM names what a conv reads without a hop."""
@@ -174,16 +172,7 @@ class Gas(Cluster):
 
         return exact(self.model, self.graph, self.pieces(), remember=remember), bool(tables)
 
-    def freeze(self) -> None:
-        """Leave the histories as training left them."""
-        self.frozen = True
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return the histories by place, (n, d) each."""
-        return dict(self._compensated.histories.tables)
-
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position and the histories at that time."""
         self.filled = False  # the histories come from there
         super().restore(state, weights)
-        self._compensated.histories.tables = {place: rows.clone() for place, rows in weights.items()}

@@ -37,16 +37,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from topoff.compensation.compensated import Supplement
 from topoff.forward.blocks import Layered
 from topoff.forward.call import evaluating
 from topoff.forward.convs import Conv
-from topoff.forward.intercept import first_input
-from topoff.forward.plan import Structure, structure_of
+from topoff.forward.intercept import ConvCall, map_tensors
+from topoff.forward.structure import Structure, structure_of
+from topoff.forward.subgraph import Supplement
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator, Sparse, to_sparse
 from topoff.methods.base import check_linear
-from topoff.methods.gas import Gas, Remembering, Surroundings, surroundings_of
+from topoff.methods.gas import Gas, Halo, Remembering, halo_of
 from topoff.methods.histories import Histories
 from topoff.methods.neighbour_sampling import NeighbourSampling
 from topoff.models.dropout import DropoutNotes
@@ -69,9 +69,9 @@ def check_mix(mix: float) -> float:
 class AveragedMessages(Layered):
     """Average the sampled messages over time; a `Handler` for a model's convs."""
 
-    def __init__(self, convs: list[Conv], model: nn.Module, *, mix: float, num_nodes: int) -> None:
+    def __init__(self, convs: list[Conv], model: nn.Module, *, mix: float, histories: Histories) -> None:
         super().__init__(convs)
-        self.model, self.mix, self.histories = model, mix, Histories(num_nodes)
+        self.model, self.mix, self.histories = model, mix, histories
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
         """Return the average of the sampled messages, and keep it in training; (sources, d) -> (targets, d)."""
@@ -100,27 +100,18 @@ class GraphFMIB(NeighbourSampling):
         super().__init__(model, data, fanout=fanout, **shared)
         self.mix = check_mix(mix)
 
-    def layers(self) -> AveragedMessages:
+    def stand_in(self) -> AveragedMessages:
         """Return what stands in for the model's message passing, with empty averages."""
         check_linear(self.plan, method="GraphFM-IB", instead="gas")
-        self.averaged = AveragedMessages(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
-        return self.averaged
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return the averages by step, (n, d) each."""
-        return dict(self.averaged.histories.tables)
-
-    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Go on from a position and the averages at that time."""
-        super().restore(state, weights)
-        self.averaged.histories.tables = {place: rows.clone() for place, rows in weights.items()}
+        self.histories = Histories(self.graph.num_nodes)
+        return AveragedMessages(self.plan.convs, self.model, mix=self.mix, histories=self.histories)
 
 
 # ---- out-of-batch
 
 
 @dataclass(frozen=True)
-class BothWays(Surroundings):
+class BothWays(Halo):
     """Hold a batch's halo, and the messages between it and the batch."""
 
     outward: dict[Operator, Sparse]  # A[C, B], both sides numbered by position
@@ -134,7 +125,7 @@ class BothWays(Surroundings):
 
 def both_ways(graph: Graph, structure: Structure) -> BothWays:
     """Cut the messages between a batch and its halo; those inward can be differentiated."""
-    near, nodes = surroundings_of(structure), structure.nodes.numpy()
+    near, nodes = halo_of(structure), structure.nodes.numpy()
     inward, outward = {}, {}
     for operator, matrix in near.inward.items():
         entries = (matrix.values.numpy(), matrix.ids.numpy(), matrix.offsets.numpy())
@@ -167,8 +158,8 @@ class FreshHalo(Remembering):
     Every tensor of the forward has b + c rows, those of the batch first.
     """
 
-    def __init__(self, convs: list[Conv], model: nn.Module, *, mix: float, num_nodes: int) -> None:
-        super().__init__(convs, model, num_nodes=num_nodes)
+    def __init__(self, convs: list[Conv], model: nn.Module, *, mix: float, histories: Histories) -> None:
+        super().__init__(convs, model, histories=histories)
         self.mix = mix
         self.known: set[str] = set()  # places before any propagation: the halo's own rows are right there
         self.tracing = False  # find out which those are
@@ -192,19 +183,13 @@ class FreshHalo(Remembering):
         finally:
             self.tracing = False
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def convolve(self, call: ConvCall) -> Any:
         """Run a conv on the batch's rows and the halo's, mixed."""
-        x = first_input(conv, args, kwargs)
-        given = self._given = self.mixed(f"{conv.name}/{self._calls.get(conv.name, 0)}", x)
-
-        def exchanged(value: Any) -> Any:
-            """Put what was mixed in the place of what the model gave."""
-            if isinstance(value, (tuple, list)):
-                return type(value)(exchanged(item) for item in value)
-            return given if value is x else value
-
-        args, kwargs = exchanged(tuple(args)), {name: exchanged(value) for name, value in kwargs.items()}
-        return super().convolve(conv, forward, args, kwargs)
+        x, mixed = call.x, self.mixed(f"{call.conv.name}/{call.number}", call.x)
+        given = call.args, call.kwargs
+        call.args, call.kwargs = map_tensors(given, lambda value: mixed if value is x else value)
+        call.x = self._given = mixed
+        return super().convolve(call)
 
     def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
         """Return A[B,B] H_B + A[B,C] Hbar_C, and below it A[C,B] H_B without a gradient; (b + c, d)."""
@@ -212,7 +197,7 @@ class FreshHalo(Remembering):
         if self.tracing:
             return torch.full_like(h, float("nan"))
         own, halo = h[: self.batch_size], h[self.batch_size :]
-        spot, near = self.batch.supplement.structure.spots[operator], self.batch.surroundings
+        spot, near = self.batch.supplement.structure.spots[operator], self.batch.halo
         inside: Tensor = spot.within @ own
         inside = inside.index_add_(0, spot.boundary, near.inward[operator] @ halo)
         return torch.cat([inside, near.outward[operator] @ own.detach()])
@@ -225,7 +210,7 @@ class FreshHalo(Remembering):
             return h
         note = self.notes.of(h)
         source = (h if note is None else note.source).detach()
-        own, fresh, halo = source[: self.batch_size], source[self.batch_size :], self.batch.surroundings.nodes
+        own, fresh, halo = source[: self.batch_size], source[self.batch_size :], self.batch.halo.nodes
         share = 0.0 if self.filling else self.mix
         rows = self.histories.pull(place, halo, like=fresh).lerp(fresh, share)
         if self.pushes:
@@ -248,22 +233,23 @@ class GraphFMOB(Gas):
     """
 
     settings: ClassVar[tuple[str, ...]] = (*Gas.settings, "mix")
-    _compensated: FreshHalo
+    handler: FreshHalo
 
     def __init__(self, model: nn.Module, data: Data, *, mix: float = 0.3, **settings: Any) -> None:
         super().__init__(model, data, **settings)
         self.mix = check_mix(mix)
 
-    def handler(self) -> FreshHalo:
+    def stand_in(self) -> FreshHalo:
         """Return what stands in for the model's message passing, with empty histories."""
         check_linear(self.plan, method="GraphFM-OB", instead="gas")
-        return FreshHalo(self.plan.convs, self.model, mix=self.mix, num_nodes=self.graph.num_nodes)
+        self.histories = Histories(self.graph.num_nodes)
+        return FreshHalo(self.plan.convs, self.model, mix=self.mix, histories=self.histories)
 
     def begin(self) -> None:
         """Partition the graph, and find out where the halo's rows are known."""
         super().begin()
         batch = self.placed(self.batch(0, 0))
-        self._compensated.trace(lambda: self.forward(batch))
+        self.handler.trace(lambda: self.forward(batch))
 
     def cut(self, nodes: Tensor) -> Data:
         """Cut a batch and its halo out of the graph."""
@@ -272,5 +258,5 @@ class GraphFMOB(Gas):
         near = both_ways(self.graph, structure)
         batch = self.graph.induced(torch.cat([nodes, near.nodes]))
         batch.batch_size = nodes.numel()
-        batch.supplement, batch.surroundings = Supplement(plan, structure, None), near
+        batch.supplement, batch.halo = Supplement(plan, structure), near
         return batch

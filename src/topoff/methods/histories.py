@@ -10,6 +10,9 @@ tensor([[0., 0.],
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor
 
 
@@ -27,6 +30,10 @@ class Histories:
         elif self.tables[place].device != like.device:
             self.tables[place] = self.tables[place].to(like.device)
         return self.tables[place]
+
+    def load(self, tables: Mapping[str, Tensor], *, device: torch.device) -> None:
+        """Take over a copy of all tables, such as those of a checkpoint."""
+        self.tables = {place: rows.to(device, copy=True) for place, rows in tables.items()}
 
     def push(self, place: str, nodes: Tensor, rows: Tensor) -> None:
         """Write the rows of some nodes."""

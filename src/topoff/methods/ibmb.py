@@ -33,8 +33,8 @@ from torch_geometric.data import Data
 from topoff.batching.node_sets import NodeSets
 from topoff.batching.pagerank import Floats, Ints, at_least, cached_pagerank, senders
 from topoff.batching.scopes import OutputSet, merged, most_influential, united
-from topoff.compensation.compensated import Supplement
-from topoff.forward.plan import Plan, Spot, Structure
+from topoff.forward.plan import Plan
+from topoff.forward.subgraph import cut_inside
 from topoff.graph.graph import Graph
 from topoff.methods.base import MiniBatches
 
@@ -193,16 +193,8 @@ def cut(graph: Graph, plan: Plan, chosen: OutputSet) -> Data:
         plan: one under which nothing outside the batch is seen.
         chosen: nodes of the batch.
     """
-    nodes = torch.from_numpy(chosen.nodes)
-    batch = graph.induced(nodes)
+    batch = cut_inside(graph, plan, torch.from_numpy(chosen.nodes))
     batch.batch_size = chosen.outputs
-    alone, everything = Graph(batch), torch.arange(len(nodes))
-    around = {flow: alone.neighbourhood(everything, flow=flow) for flow in plan.flows}  # its halo is empty
-    none, spots = nodes[:0], {}
-    for operator in plan.operators:
-        whole = graph.aggregation(operator)
-        spots[operator] = Spot(whole.within(nodes), none, whole.rows(none))
-    batch.supplement = Supplement(plan, Structure(nodes, spots, around, {}), None)
     return batch
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import numpy as np
-from torch import nn
-from torch_geometric.data import Data
 
 from topoff.batching.samplers import spans
 from topoff.forward.neighbours import Chosen, Floats, Ints
-from topoff.methods.neighbour_sampling import checked
-from topoff.methods.sampled_layers import SampledLayers
+from topoff.methods.neighbour_sampling import NeighbourSampling
 
 NEAR = 1e-4  # relative change of the expected number of senders at which the iteration stops, as the authors' code
 ROUNDS = 100  # at most; the sum is right on average wherever the iteration stops
 
 
-class Labor(SampledLayers):
+class Labor(NeighbourSampling):
     """Let receivers draw from the same dice, so that they hear the same neighbours: LABOR-0 (Section 3.2).
 
     Every sender u has one number r_u, uniform in [0, 1), for all receivers of a step; receiver v hears u where
@@ -35,12 +30,6 @@ class Labor(SampledLayers):
         fanout: neighbours per receiver and propagation, on average.
         ratio: share of the training nodes per batch.
     """
-
-    settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout")
-
-    def __init__(self, model: nn.Module, data: Data, *, fanout: int = 10, **shared: Any) -> None:
-        super().__init__(model, data, **shared)
-        self.fanout = checked(fanout)
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the neighbours whose number is below their chance."""

@@ -17,30 +17,27 @@ a second backward pass over N[B] 4 b + 4 c. With mix = 0 the first run is not ne
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.compensated import Compensated, Supplement
-from topoff.forward.convs import Conv
-from topoff.forward.plan import Plan, Spot, Structure
+from topoff.forward.call import LossOf
+from topoff.forward.structure import Structure, inner_structure
+from topoff.forward.subgraph import Supplement
 from topoff.graph.graph import Graph
-from topoff.graph.operators import Operator, Sparse, multiply, to_sparse
+from topoff.graph.operators import Operator, Sparse
 from topoff.methods.base import check_linear
 from topoff.methods.cluster import Cluster
+from topoff.methods.exchange import Around, Inside, Patch, Vicinity
 from topoff.methods.histories import Histories
-from topoff.methods.protocol import LossOf
+from topoff.models.dropout import fast_dropout
 
 Ints = np.ndarray[Any, Any]
-Rows = dict[str, Tensor]  # by place in the forward: rows of the halo, (c, d)
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "constant": torch.ones_like,
@@ -48,122 +45,6 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "convex": lambda x: x * x,
     "concave": lambda x: x * (2 - x),
 }
-
-
-@dataclass(frozen=True)
-class Patch:
-    """Hold one operator around a batch, the batch's rows first, and the share of up-to-date rows in its halo's."""
-
-    around: Sparse  # A[N[B], N[B]]
-    size: int  # b
-    received: int  # entries of A[B, N[B]]
-    sent: int  # entries of A[N[B], B]
-    fresh: Tensor  # (c, 1) beta of the embeddings
-    fresh_back: Tensor  # (c, 1) beta of the gradients
-
-    def times(self, rows: Tensor, *, back: bool) -> Tensor:
-        """Return A[N[B], N[B]] h, or going back A[N[B], N[B]]^T G; (b + c, d) -> (b + c, d)."""
-        ids, offsets, values = self.around.tensors[3:] if back else self.around.tensors[:3]
-        return multiply(ids, offsets, values, rows)
-
-    def batch_times(self, rows: Tensor, *, back: bool) -> Tensor:
-        """Return A[B, N[B]] h, or going back A[N[B], B]^T G; (b + c, d) -> (b, d)."""
-        ids, offsets, values = self.around.tensors[3:] if back else self.around.tensors[:3]
-        end = self.sent if back else self.received
-        return multiply(ids[:end], offsets[: self.size + 1], values[:end], rows)
-
-    def to(self, device: torch.device | str) -> Patch:
-        """Move to a device."""
-        mixes = self.fresh.to(device), self.fresh_back.to(device)
-        return Patch(self.around.to(device), self.size, self.received, self.sent, *mixes)
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """Hold what a batch knows of its halo."""
-
-    nodes: Tensor  # (b,) global ids of B
-    halo: Tensor  # (c,) global ids of C
-    patches: dict[Operator, Patch]
-    rows: Data | None  # N[B] as a batch of its own, the batch's nodes first; None where nothing up to date is mixed in
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Surroundings:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        patches = {operator: patch.to(device) for operator, patch in self.patches.items()}
-        rows = None if self.rows is None else self.rows.to(device)
-        return Surroundings(self.nodes.to(device), self.halo.to(device), patches, rows)
-
-
-class Exchange(Compensated):
-    """Pass every propagation through `product`, in both directions: forward with h, backward with G."""
-
-    before_weights = True
-
-    def __init__(self, convs: list[Conv], embeddings: Histories, gradients: Histories) -> None:
-        super().__init__(convs)
-        self._histories = embeddings, gradients
-        self.halo_rows: tuple[Rows, Rows] = {}, {}  # h^_C and G^_C
-        self.probes: list[Tensor] = []  # one per propagation: to differentiate towards them reaches every G
-        self.surroundings: Surroundings | None = None  # of the batch that is run
-
-    def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
-        """Return the product with h."""
-        self.probes.append(torch.zeros((), requires_grad=True))
-        out: Tensor = _Both.apply(  # type: ignore[no-untyped-call]
-            h, self.probes[-1], self, place, self.surroundings, operator
-        )
-        return out
-
-    def stale(self, place: str, around: Surroundings, rows: Tensor, *, back: bool) -> Tensor:
-        """Return the halo's rows of a history; (c, d)."""
-        return self._histories[back].pull(place, around.halo, like=rows)
-
-    @abstractmethod
-    def product(self, place: str, around: Surroundings, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
-        """Multiply rows of h with A, or rows of G with A^T."""
-
-
-class _Both(torch.autograd.Function):
-    """Hand a propagation and its gradient to an exchange."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, probe: Tensor, run: Exchange, place: str, around: Surroundings, operator: Operator
-    ) -> Tensor:
-        """Return the product with h."""
-        ctx.run, ctx.place, ctx.around, ctx.patch = run, place, around, around.patches[operator]
-        return run.product(place, around, ctx.patch, h.detach(), back=False)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """Return the product with G."""
-        return ctx.run.product(ctx.place, ctx.around, ctx.patch, grad, back=True), None, None, None, None, None
-
-
-class Around(Exchange):
-    """Run the model on N[B], and note what the halo's rows come to."""
-
-    def product(self, place: str, around: Surroundings, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
-        """Mix the halo's rows with their history, and multiply; the gradient goes to h_C as if it were h^_C."""
-        beta = patch.fresh_back if back else patch.fresh
-        stale = self.stale(place, around, rows, back=back)
-        self.halo_rows[back][place] = mixed = stale + beta * (rows[patch.size :] - stale)
-        return patch.times(torch.cat([rows[: patch.size], mixed]), back=back)
-
-
-class Inside(Exchange):
-    """Run the model on B with the halo's rows given; from the histories where nothing is given."""
-
-    keeps = False  # whether the histories learn from this run
-
-    def product(self, place: str, around: Surroundings, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
-        """Append the halo's rows to the batch's, and multiply; push the batch's."""
-        halo = self.halo_rows[back].get(place)
-        if halo is None:
-            halo = self.stale(place, around, rows, back=back)
-        if self.keeps:
-            self._histories[back].push(place, around.nodes, rows)
-        return patch.batch_times(torch.cat([rows, halo]), back=back)
 
 
 class LMC(Cluster):
@@ -215,11 +96,11 @@ class LMC(Cluster):
             raise ValueError(f"Expected 'mix' to be in [0, 1] (got {mix}); 0 uses histories alone.")
         if score not in SCORES:
             raise ValueError(f"Expected 'score' to be one of {', '.join(SCORES)} (got {score!r}); choose one of them.")
-        self.mix, self.score, self.frozen = mix, score, False
+        self.mix, self.score = mix, score
 
     # ---- batches
 
-    def handler(self) -> Compensated:
+    def stand_in(self) -> Inside:
         """Return what stands in for the model's message passing on B; begin both histories.
 
         Raises:
@@ -237,16 +118,16 @@ class LMC(Cluster):
         super().begin()
 
     def cut(self, nodes: Tensor) -> Data:
-        """Cut a batch and its surroundings out of the graph."""
+        """Cut a batch and its vicinity out of the graph."""
         halo = halo_of(self.graph, nodes)
         near = torch.cat([nodes, halo])
-        structure = _structure(self.graph, self.plan, near)
+        structure = inner_structure(self.graph, self.plan, near)
         patches = {
             operator: self._patch(operator, spot.within, nodes, halo) for operator, spot in structure.spots.items()
         }
         rows = self._weighed(near, structure) if self.mix > 0 else None
-        batch = self._weighed(nodes, _structure(self.graph, self.plan, nodes))
-        batch.surroundings = Surroundings(nodes, halo, patches, rows)
+        batch = self._weighed(nodes, inner_structure(self.graph, self.plan, nodes))
+        batch.vicinity = Vicinity(nodes, halo, patches, rows)
         return batch
 
     def _weighed(self, nodes: Tensor, structure: Structure) -> Data:
@@ -254,7 +135,7 @@ class LMC(Cluster):
         batch = self.graph.induced(nodes)
         weight = len(self) / max(1, int(self.data.train_mask.sum()))
         batch.loss_weight = torch.full((len(nodes),), weight, dtype=self.data.x.dtype)
-        batch.supplement = Supplement(self.plan, structure, None)
+        batch.supplement = Supplement(self.plan, structure)
         return batch
 
     def _patch(self, operator: Operator, around: Sparse, nodes: Tensor, halo: Tensor) -> Patch:
@@ -270,10 +151,6 @@ class LMC(Cluster):
         return self.mix * SCORES[self.score](x).view(-1, 1)
 
     # ---- steps
-
-    def freeze(self) -> None:
-        """Push nothing from now on."""
-        self.frozen = True
 
     def forward(self, batch: Data) -> Tensor:
         """Return the outputs of B; nothing is pushed. A gradient of it uses the histories of G alone: see `learn`."""
@@ -294,12 +171,12 @@ class LMC(Cluster):
     def _estimate(self, batch: Data, loss_of: LossOf | None) -> None:
         """Run the model on N[B] for the rows of C: forward, and where the loss is given back to every propagation."""
         around, inside = self._around, self._inside
-        around.surroundings = inside.surroundings = batch.surroundings
+        around.vicinity = inside.vicinity = batch.vicinity
         around.halo_rows, around.probes, inside.probes = ({}, {}), [], []
-        rows = batch.surroundings.rows
+        rows = batch.vicinity.rows
         if rows is not None:
             with _same_buffers(self.model), torch.set_grad_enabled(loss_of is not None):
-                with around.on(rows), self._dropout():
+                with around.on(rows), fast_dropout(self.model) if self.fast_dropout else nullcontext():
                     out: Tensor = self._run(self.model, rows)
                 if loss_of is not None and around.probes:
                     torch.autograd.grad(_loss(out, rows, loss_of), around.probes, allow_unused=True)
@@ -315,11 +192,9 @@ class LMC(Cluster):
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position, with the histories of that time."""
         super().restore(state, weights)
-        device = next(self.model.parameters(), self.data.x).device
-        for name, table in weights.items():
-            kind, place = name.split("/", 1)
-            histories = {"embeddings": self.embeddings, "gradients": self.gradients}[kind]
-            histories.tables[place] = table.to(device, copy=True)
+        for kind, histories in (("embeddings/", self.embeddings), ("gradients/", self.gradients)):
+            own = {name.removeprefix(kind): table for name, table in weights.items() if name.startswith(kind)}
+            histories.load(own, device=self.device)
 
 
 def halo_of(graph: Graph, nodes: Tensor) -> Tensor:
@@ -348,19 +223,6 @@ def _counts(matrix: Any) -> tuple[Tensor, Tensor]:
     received: Ints = np.diff(matrix.indptr)
     sent: Ints = np.bincount(matrix.indices, minlength=matrix.shape[1])
     return torch.from_numpy(received), torch.from_numpy(sent)
-
-
-def _structure(graph: Graph, plan: Plan, nodes: Tensor) -> Structure:
-    """Cut the structure of some nodes, without the way in from outside: the histories know that."""
-    empty = torch.empty(0, dtype=torch.int64)
-    spots = {}
-    for operator in plan.operators:
-        nothing = to_sparse(sp.csr_array((0, graph.num_nodes)), graph.data.x.dtype, transpose=False)
-        spots[operator] = Spot(graph.aggregation(operator).within(nodes), empty, nothing)
-    constants = {chain: graph.propagated(chain)[nodes] for chain in plan.chains}
-    if constants:
-        constants[()] = graph.data.x[nodes]
-    return Structure(nodes, spots, {}, constants)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ neighbour, and its outputs and gradients are those of the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.compensated import Compensated, Supplement
-from topoff.forward.convs import Conv
-from topoff.forward.intercept import first_input
-from topoff.forward.plan import Plan, Spot, Structure
+from topoff.forward.intercept import ConvCall
+from topoff.forward.plan import Plan
+from topoff.forward.structure import Spot, Structure
+from topoff.forward.subgraph import Subgraph, Supplement
 from topoff.graph.operators import to_sparse
 from topoff.methods.base import MiniBatches
 
@@ -55,7 +55,7 @@ class Precomputed(MiniBatches):
         self._training = self.data.train_mask.nonzero().view(-1).numpy()
         self._split: tuple[int, list[Tensor]] = (-1, [])  # an epoch and the nodes of its batches
 
-    def handler(self) -> Compensated:
+    def stand_in(self) -> Subgraph:
         """Return what serves every propagation from the constants."""
         return _Known(self.plan.convs)
 
@@ -80,7 +80,7 @@ class Precomputed(MiniBatches):
             batch[key] = data[key][:0]
         batch.n_id, batch.batch_size, batch.num_nodes = nodes, len(nodes), len(nodes)
         constants = {chain: self.graph.propagated(chain)[nodes] for chain in self.plan.chains}
-        batch.supplement = Supplement(self.plan, Structure(nodes, self._spots, {}, constants), None)
+        batch.supplement = Supplement(self.plan, Structure(nodes, self._spots, {}, constants))
         return batch
 
 
@@ -96,23 +96,23 @@ class Sign(Precomputed):
     own_model: ClassVar[str] = "sign"
 
 
-class _Known(Compensated):
+class _Known(Subgraph):
     """Serve propagations of the raw features; refuse anything else, for which a batch has no neighbours."""
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def convolve(self, call: ConvCall) -> Any:
         """Run a conv on the propagated features."""
-        if first_input(conv, args, kwargs) is not self.batch.x:
+        if call.x is not self.batch.x:
             raise ValueError(
-                f"Expected {conv} to read the raw features in training, too (got a changed copy): features that are "
-                f"dropped out before their propagation cannot be precomputed; set input_dropout=0 or use model 'sign', "
-                f"which drops them afterwards."
+                f"Expected {call.conv} to read the raw features in training, too (got a changed copy): features that "
+                f"are dropped out before their propagation cannot be precomputed; set input_dropout=0 or use model "
+                f"'sign', which drops them afterwards."
             )
-        return super().convolve(conv, forward, args, kwargs)
+        return super().convolve(call)
 
 
 def _check_plan(plan: Plan, model: nn.Module) -> None:
     """Refuse a model for which the propagated features are not all that is needed."""
-    others = plan.depth - sum(sum(calls) for calls in plan.constant_calls.values())
+    others = plan.depth - sum(sum(calls) for calls in plan.known_hops.values())
     reason = "with messages that are not linear" if plan.flows else f"where {others} of {plan.depth} read embeddings"
     if plan.flows or others:
         raise ValueError(

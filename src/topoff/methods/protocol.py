@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.compensation.certificate import BatchReport
-
-LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
+from topoff.forward.call import LossOf
 
 
 class Method(Protocol):
     """Train a model in some kind of batches."""
 
     model: nn.Module
+    refreshed_at: int | None  # the epoch (from 0) that the last refresh was made for, None before the first one
+
+    @property
+    def certificate_(self) -> float | None:
+        """The method's own measure of what its batches miss, where it has one."""
 
     def __len__(self) -> int:
         """Count the batches of an epoch, those without training nodes included."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> object:
         """Do once what training needs: partition, embeddings, compensation."""
 
     def batches(self) -> Iterator[Data]:
@@ -48,13 +52,7 @@ class Method(Protocol):
     def freeze(self) -> None:
         """Refresh nothing from now on: training has come to its end."""
 
-    def refreshed_at(self) -> int | None:
-        """Return the epoch (from 0) that the last refresh was made for, None before the first one."""
-
-    def certificate(self) -> float | None:
-        """Return the method's own measure of what its batches miss, where it has one."""
-
-    def reports(self) -> list[BatchReport]:
+    def report(self) -> list[BatchReport]:
         """Describe the batches, where there is something to say."""
 
     def state(self) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from topoff.methods.precomputed import Sgc, Sign
 from topoff.methods.protocol import Kind
 from topoff.methods.saint import SaintEdge, SaintNode, SaintWalk
 from topoff.methods.shadow import Shadow, ShadowPpr
-from topoff.methods.top import Compensate, Drop
+from topoff.methods.top import Drop, Top
 from topoff.methods.vrgcn import VarianceReduced
 
 METHODS: dict[str, Kind] = {
-    "top": Compensate,
+    "top": Top,
     "full": Full,
     "cluster": Cluster,
     "drop": Drop,

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -40,10 +39,8 @@ from topoff.batching.samplers import (
     pattern_of,
     undirected,
 )
-from topoff.compensation.compensated import Supplement
-from topoff.forward.plan import Spot, Structure
-from topoff.graph.graph import Graph
-from topoff.graph.operators import Aggregation, Operator, to_sparse
+from topoff.forward.subgraph import cut_inside
+from topoff.graph.operators import Aggregation, Operator
 from topoff.methods.base import MiniBatches
 
 COVERAGE = 50  # how often a node is drawn beforehand, on average (the authors' default)
@@ -188,25 +185,15 @@ class Saint(MiniBatches):
 
     def cut(self, nodes: Tensor) -> Data:
         """Return the subgraph that some nodes induce, as a batch with its corrections."""
-        batch = self.graph.induced(nodes)
-        inside, all_of_it = Graph(batch), torch.arange(nodes.numel())
-        around = {flow: inside.neighbourhood(all_of_it, flow=flow) for flow in self.plan.flows}
-        structure = Structure(nodes, self._spots(nodes), around, {})
-        batch.supplement = Supplement(self.plan.in_batch_only(), structure, None)
+        batch = cut_inside(self.graph, self.plan.in_batch_only(), nodes, operators=self._divided)
         batch.loss_weight = self.loss_weight[nodes]
         return batch
-
-    def _spots(self, nodes: Tensor) -> dict[Operator, Spot]:
-        """Return the divided operators inside a batch; nothing comes from outside."""
-        nobody = torch.empty(0, dtype=torch.int64)
-        empty = to_sparse(sp.csr_array((0, self.graph.num_nodes)), self.data.x.dtype, transpose=False)
-        return {key: Spot(divided.within(nodes), nobody, empty) for key, divided in self._divided.items()}
 
     def cover(self) -> Iterator[Data]:
         """Yield subgraphs whose targets are the nodes that were not yet shown, until all were or it takes too long."""
         shown, rounds = np.zeros(self.graph.num_nodes, dtype=bool), ROUNDS * len(self)
         for number in range(rounds):
-            nodes = self.draw(self.drawn, self.rng(self.epoch, number, 3))
+            nodes = self.draw(self.drawn, self.rng(self.position.epoch, number, 3))
             new = ~shown[nodes]
             if not new.any():
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +12,7 @@ from torch_geometric.data import Data
 
 from topoff.forward.blocks import Layered, allows_trimming, trial_batch
 from topoff.forward.call import evaluating
-from topoff.forward.convs import Conv
-from topoff.forward.intercept import first_input
+from topoff.forward.intercept import ConvCall
 from topoff.forward.neighbours import Block, Chosen, Ints, neighbours_of
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Chain, Graph
@@ -28,6 +27,7 @@ class SampledLayers(MiniBatches):
     """
 
     by_targets: ClassVar[bool] = True
+    handler: Layered
 
     @abstractmethod
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
@@ -40,12 +40,11 @@ class SampledLayers(MiniBatches):
     def begin(self) -> None:
         """Sort the neighbours, and see whether rows can be dropped on the way."""
         self.neighbours = neighbours_of(self.graph, self.plan)
-        self.layered = self.layers()
-        self.layered.trims = allows_trimming(self.model, self.neighbours, self.plan)
+        self.handler.trims = allows_trimming(self.model, self.neighbours, self.plan)
         self._ordered_for = -1  # epoch of the targets at hand
         self._training = self.data.train_mask.nonzero().view(-1).numpy()
 
-    def layers(self) -> Layered:
+    def stand_in(self) -> Layered:
         """Return what stands in for the model's message passing."""
         return Layered(self.plan.convs)
 
@@ -59,7 +58,7 @@ class SampledLayers(MiniBatches):
     def cover(self) -> Iterator[Data]:
         """Yield the blocks of all nodes."""
         pieces = np.array_split(np.arange(self.graph.num_nodes), len(self))
-        return (self._sampled(piece, self.rng(self.epoch, number, 4)) for number, piece in enumerate(pieces))
+        return (self._sampled(piece, self.rng(self.position.epoch, number, 4)) for number, piece in enumerate(pieces))
 
     def _sampled(self, targets: Ints, rng: np.random.Generator) -> Data:
         def choose(nodes: Ints, step: int) -> Chosen:
@@ -67,12 +66,6 @@ class SampledLayers(MiniBatches):
             return self.drawn(nodes, step, rng)
 
         return self.neighbours.batch(targets, depth=self.plan.depth, choose=choose)
-
-    def forward(self, batch: Data) -> Tensor:
-        """Return the outputs of a batch's targets; (batch_size, out)."""
-        with self.layered.on(batch), self._dropout():
-            out: Any = self._run(self.model, batch)
-        return out[: batch.batch_size]  # type: ignore[no-any-return]
 
 
 class KnownFeatures(Layered):
@@ -84,18 +77,14 @@ class KnownFeatures(Layered):
         self.known: set[int] = set()  # steps of linear convs that read only the raw features, as far as they were met
         self._first = 0  # step of the running conv
         self._raw = False  # it reads the features as they are, not a dropped-out copy
-        self._calls: dict[str, int] = {}  # of each conv in this forward
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def convolve(self, call: ConvCall) -> Any:
         """Run a conv, and note which of its propagations see only the features."""
-        if self._step == 0:
-            self._calls = {}
-        call = self._calls.get(conv.name, 0)
-        self._calls[conv.name], self._first = call + 1, self._step
-        if conv.path == "linear":
-            self.known.update(range(self._step, self._step + self.plan.constant_of(conv, call)))
-        self._raw = first_input(conv, args, kwargs) is self.batch.x
-        return super().convolve(conv, forward, args, kwargs)
+        self._first, self._raw = self.step, call.x is self.batch.x
+        if call.conv.path == "linear":
+            hops = self.plan.known_hops.get(call.conv.name) or (0,)
+            self.known.update(range(self.step, self.step + hops[call.number % len(hops)]))
+        return super().convolve(call)
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
         """Return A X where the step reads the features, or that plus the own row's difference from X where the model
@@ -116,22 +105,21 @@ class KnownFeatures(Layered):
 class PrecomputedFirst(SampledLayers):
     """Draw messages where embeddings are read; those of the raw features are known."""
 
-    features: KnownFeatures
+    handler: KnownFeatures
 
     def begin(self) -> None:
         """Sort the neighbours, and see which propagations read only the features."""
         super().begin()
         batch = self.placed(trial_batch(self.neighbours, depth=self.plan.depth))
-        with evaluating(self.model), self.layered.on(batch):
+        with evaluating(self.model), self.handler.on(batch):
             self._run(self.model, batch)
 
-    def layers(self) -> KnownFeatures:
+    def stand_in(self) -> KnownFeatures:
         """Return what stands in for the model's message passing."""
-        self.features = KnownFeatures(self.plan, self.graph)
-        return self.features
+        return KnownFeatures(self.plan, self.graph)
 
     def drawn(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the messages of a step, none where the features are known."""
-        if step in self.features.known:
+        if step in self.handler.known:
             return Chosen(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
         return self.choose(nodes, step, rng)

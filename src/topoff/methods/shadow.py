@@ -26,11 +26,11 @@ from torch_geometric.data import Data
 from topoff.batching.pagerank import Ints, Scopes, at_least, cached_pagerank, personalised_pagerank, senders
 from topoff.batching.samplers import spans
 from topoff.batching.scopes import k_hop
-from topoff.compensation.loader import closed
+from topoff.forward.subgraph import closed
 from topoff.graph.graph import Graph
 from topoff.methods.base import MiniBatches
 
-PIECE = 1024  # targets of a batch of `cover`: their subgraphs are in memory together
+AT_ONCE = 1024  # targets of a batch of `cover`: their subgraphs are in memory together
 CANDIDATES = 1 << 22  # edges that are looked at together when subgraphs are cut out
 
 
@@ -75,9 +75,9 @@ class Shadow(MiniBatches):
     def cover(self) -> Iterator[Data]:
         """Yield the subgraphs of all nodes, of at most 1024 at a time."""
         count = self.graph.num_nodes
-        pieces = np.array_split(np.arange(count), max(len(self), math.ceil(count / PIECE)))
+        pieces = np.array_split(np.arange(count), max(len(self), math.ceil(count / AT_ONCE)))
         for number, piece in enumerate(pieces):
-            scopes = self.scopes_of_piece(piece, rng=self.rng(self.epoch, number, 4))
+            scopes = self.scopes_of_piece(piece, rng=self.rng(self.position.epoch, number, 4))
             yield closed(self._subgraphs.union(scopes), self.plan)
 
     def scopes(self, rows: Ints, *, rng: np.random.Generator) -> Scopes:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.convs import Conv
+from topoff.forward.intercept import ConvCall
 from topoff.forward.neighbours import Block
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph
@@ -43,7 +42,7 @@ class VarianceReduced(PrecomputedFirst, NeighbourSampling):
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 2, **shared: Any) -> None:
         super().__init__(model, data, fanout=fanout, **shared)
 
-    def layers(self) -> KnownFeatures:
+    def stand_in(self) -> KnownFeatures:
         """Return the model's message passing with control variates.
 
         Raises:
@@ -51,18 +50,7 @@ class VarianceReduced(PrecomputedFirst, NeighbourSampling):
         """
         check_linear(self.plan, method="VR-GCN", instead="ns or labor")
         self.histories = Histories(self.graph.num_nodes)
-        self.features = ControlVariates(self.plan, self.graph, histories=self.histories)
-        return self.features
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return the histories."""
-        return dict(self.histories.tables)
-
-    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Go on from a position and its histories."""
-        super().restore(state, weights)
-        device = next(self.model.parameters(), self.data.x).device
-        self.histories.tables.update({place: table.to(device, copy=True) for place, table in weights.items()})
+        return ControlVariates(self.plan, self.graph, histories=self.histories)
 
 
 class ControlVariates(KnownFeatures):
@@ -73,10 +61,10 @@ class ControlVariates(KnownFeatures):
         self.histories = histories
         self._training = False
 
-    def convolve(self, conv: Conv, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def convolve(self, call: ConvCall) -> Any:
         """Run a conv; histories are written in training."""
-        self._training = conv.module.training
-        return super().convolve(conv, forward, args, kwargs)
+        self._training = call.conv.module.training
+        return super().convolve(call)
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
         """Return P^ (h - hbar) + P Hbar; (sources, d) -> (targets, d)."""

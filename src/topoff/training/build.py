@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.compensation.loader import Progress
+from topoff.forward.call import Progress
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import make_model

@@ -149,7 +149,7 @@ class Training:
         loss = progress.loss_sum / max(1, progress.loss_count)
         progress.epoch, progress.loss_sum, progress.loss_count = number + 1, 0.0, 0
         record: dict[str, Any] = {"epoch": number + 1, "loss": loss, "lr": rate}
-        record["refreshed"] = self.parts.method.refreshed_at() == number != progress.refreshed_at
+        record["refreshed"] = self.parts.method.refreshed_at == number != progress.refreshed_at
         if progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs:
             found = self._evaluate()
             record |= found | {"refreshed": found["refreshed"] or record["refreshed"]}
@@ -218,7 +218,7 @@ class Training:
         if refreshed:
             progress.train_seconds += exact_seconds
             progress.refreshed_at = progress.epoch
-        certificate = method.certificate() if refreshed else None
+        certificate = method.certificate_ if refreshed else None
         found = {"refreshed": refreshed, "fidelity": progress.fidelity, "certificate": certificate}
         return {name: None if math.isnan(value) else value for name, value in scores.items()} | found
 

@@ -26,7 +26,7 @@ def result_of(training: Training, *, command: str) -> dict[str, Any]:
     config, progress, data = training.config, training.progress, training.data
     task = training.parts.task
     best = progress.best or dict.fromkeys(("epoch", *SPLITS))
-    certificate = training.parts.method.certificate()
+    certificate = training.parts.method.certificate_
     return {
         **{name: best[name] for name in SPLITS},
         "metric": task.metric,
@@ -67,7 +67,7 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
     data, task = training.data, training.parts.task
     split = next(name for name in ("test", "val", "train") if bool(data[f"{name}_mask"].any()))
     test = data[f"{split}_mask"]
-    reports = [asdict(report) for report in training.parts.method.reports()]
+    reports = [asdict(report) for report in training.parts.method.report()]
     degrees = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
     details: dict[str, Any] = {"split": split, "batches": reports, "degrees": degree_histogram(degrees)}
     if task.kind == "regression":

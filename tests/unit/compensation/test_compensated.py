@@ -11,12 +11,14 @@ from torch_geometric.data import Data
 from torch_geometric.utils import dropout_edge
 
 from graphs import communities, corner_sets, corners
-from topoff.compensation.compensated import Compensated, Supplement, compensate, compensating
+from topoff.compensation.compensated import Compensated, compensating
 from topoff.compensation.embeddings import embed
 from topoff.compensation.estimator import Compensation, Compensator
 from topoff.compensation.top import TOP
 from topoff.forward.convs import Conv, describe
-from topoff.forward.plan import make_plan, structure_of
+from topoff.forward.plan import make_plan
+from topoff.forward.structure import structure_of
+from topoff.forward.subgraph import Supplement
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 
@@ -34,7 +36,7 @@ def batch_of(model: nn.Module, data: Data, nodes: Tensor, *, rank: int | None = 
         embed(model, graph, whole, plan=plan, collect=lambda conv, hop, rows: blocks.append(rows))
         compensation = Compensator(rank, ridge=0).fit(graph, plan, blocks=blocks).of(structure)
     batch = graph.induced(nodes)
-    batch.supplement = Supplement(plan, structure, compensation)
+    batch.supplement, batch.compensation = Supplement(plan, structure), compensation
     return batch
 
 
@@ -66,11 +68,13 @@ class DropEdge(nn.Module):
 def dense_parts(
     *, every_row: bool = False, anchors: Tensor | None = None
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """Return `compensate` on a batch with random factors, and the same product with dense matrices."""
+    """Return `aggregate` on a batch with random factors, and the same product with dense matrices."""
     data = communities(30) if every_row else Data(x=corners().x, edge_index=corners().edge_index)
     nodes = torch.arange(0, 30, 3) if every_row else torch.tensor([0, 1, 2, 3])
     graph, model = Graph(data), gnn.GCNConv(data.num_features, 4).double()
-    spot = structure_of(graph, make_plan(model, graph), nodes).spots[GCN]
+    plan = make_plan(model, graph)
+    structure = structure_of(graph, plan, nodes)
+    spot = structure.spots[GCN]
     assert (spot.boundary.numel() == len(nodes)) == every_row
     read = torch.randn(2, len(nodes) if anchors is None else len(anchors), dtype=torch.float64)
     spread = torch.randn(spot.boundary.numel(), 2, dtype=torch.float64)
@@ -82,7 +86,10 @@ def dense_parts(
         extra[spot.boundary] = spread @ (read @ (h if anchors is None else h[anchors]))
         return inside @ h + extra
 
-    return lambda h: compensate(spot, compensation, h, operator=GCN), dense
+    handler, batch = Compensated(plan.convs), graph.induced(nodes)
+    batch.supplement, batch.compensation = Supplement(plan, structure), compensation
+    handler.batch = batch
+    return lambda h: handler.aggregate("conv/0/0", GCN, h), dense
 
 
 @pytest.mark.parametrize("anchors", [None, torch.tensor([1, 3])], ids=["all", "anchors"])
@@ -287,7 +294,8 @@ def test_only_the_features_of_a_general_conv_bring_the_halos_features() -> None:
     structure = structure_of(graph, plan, nodes)
     rows = [model.lin(data.x).detach()]
     batch = graph.induced(nodes)
-    batch.supplement = Supplement(plan, structure, Compensator(20, ridge=0).fit(graph, plan, blocks=rows).of(structure))
+    batch.supplement = Supplement(plan, structure)
+    batch.compensation = Compensator(20, ridge=0).fit(graph, plan, blocks=rows).of(structure)
     with compensating(model, batch):
         out = model(batch.x, batch.edge_index)
     assert torch.allclose(out, model(data.x, data.edge_index)[nodes], atol=1e-8)
@@ -296,27 +304,13 @@ def test_only_the_features_of_a_general_conv_bring_the_halos_features() -> None:
 # the supplement
 
 
-def test_a_supplement_says_its_rank() -> None:
-    model = gnn.GCN(5, 6, num_layers=2).double()
-    batch = batch_of(model, communities(40), torch.arange(20), rank=2)
-    assert repr(batch.supplement) == "Supplement(rank=2)"
-    assert repr(batch_of(model, communities(40), torch.arange(20), rank=None).supplement) == "Supplement(none)"
-
-
-def test_a_supplement_moves_as_a_whole() -> None:
-    model = gnn.GCN(5, 6, num_layers=2).double()
-    batch = batch_of(model, communities(40), torch.arange(20), rank=2)
-    moved = batch.supplement.to("meta")
-    assert moved.structure.nodes.device.type == moved.compensation.read.device.type == "meta"
-    bare = batch_of(model, communities(40), torch.arange(20), rank=None).supplement.to("meta")
-    assert bare.compensation is None
-
-
-def test_a_supplement_moves_with_its_batch() -> None:
+def test_supplement_and_compensation_move_with_their_batch() -> None:
     model = gnn.GCN(5, 6, num_layers=2).double()
     batch = batch_of(model, communities(40), torch.arange(20), rank=2).to("meta")
     assert batch.x.device.type == "meta"
     assert batch.supplement.structure.nodes.device.type == "meta"
+    assert batch.compensation.read.device.type == "meta"
+    assert "compensation" not in batch_of(model, communities(40), torch.arange(20), rank=None).to("meta")
 
 
 class WeighsInTrainingOnly(nn.Module):

@@ -11,7 +11,8 @@ from torch_geometric.data import Data
 from graphs import communities, corner_sets, corners
 from topoff.compensation.estimator import Compensation, Compensator
 from topoff.compensation.principal import WIDE, Principal, compress
-from topoff.forward.plan import Plan, Structure, make_plan, structure_of
+from topoff.forward.plan import Plan, make_plan
+from topoff.forward.structure import Structure, structure_of
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 
@@ -52,7 +53,7 @@ def fitted(rank: float = 8, *, blocks: list[Tensor] | None = None, **options: ob
 
 
 def error(compensator: Compensator, structure: Structure, rows: Tensor) -> float:
-    missing, whole = compensator.residual(structure, compensator.of(structure), rows)
+    missing, whole = compensator.of(structure).residual(structure, rows)
     return (missing / whole) ** 0.5
 
 

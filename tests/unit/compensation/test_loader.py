@@ -15,8 +15,9 @@ from topoff.batching.node_sets import NodeSets
 from topoff.compensation.certificate import BatchReport, Residual, describe_batch
 from topoff.compensation.compensated import compensating
 from topoff.compensation.estimator import Compensator
-from topoff.compensation.loader import Loader, whole_graph
+from topoff.compensation.loader import Loader
 from topoff.forward.plan import make_plan
+from topoff.forward.subgraph import whole_graph
 from topoff.graph.graph import Graph
 
 
@@ -76,7 +77,7 @@ def test_the_order_changes_from_epoch_to_epoch_and_is_the_same_again() -> None:
     assert epochs == same
     assert epochs[0] != epochs[1] != epochs[2]
     assert sorted(epochs[0]) == sorted(epochs[1])
-    assert first.epoch == 3
+    assert first.position.epoch == 3
 
 
 def test_the_order_depends_on_the_seed() -> None:
@@ -108,7 +109,7 @@ def test_a_loop_left_early_does_not_shorten_the_next() -> None:
     next(iter(loader))
     list(other)
     assert ids(list(loader)) == ids(list(other))
-    assert loader.epoch == other.epoch == 2
+    assert loader.position.epoch == other.position.epoch == 2
 
 
 def test_fixed_batches_are_cut_once() -> None:
@@ -123,7 +124,7 @@ def test_regrouped_batches_are_cut_anew_every_epoch() -> None:
     first, second = (list(loader) for _ in range(2))
     assert sorted(ids(first)) != sorted(ids(second))
     assert pooled(second) == list(range(60))
-    assert all(batch.supplement.compensation is not None for batch in second)
+    assert all(batch.compensation is not None for batch in second)
 
 
 def test_train_only_batches_hold_the_training_nodes_alone() -> None:
@@ -136,23 +137,23 @@ def test_batches_carry_masks_labels_and_their_supplement() -> None:
     for batch in random_loader(rank=2):
         assert torch.equal(batch.y, communities().y[batch.n_id])
         assert torch.equal(batch.supplement.structure.nodes, batch.n_id)
-        assert batch.supplement.compensation.read.shape == (2, 10)
+        assert batch.compensation.read.shape == (2, 10)
 
 
 def test_without_a_compensator_the_halo_is_left_out() -> None:
-    assert all(batch.supplement.compensation is None for batch in random_loader())
+    assert all("compensation" not in batch for batch in random_loader())
 
 
 def test_compensating_anew_replaces_the_compensation_and_keeps_the_structure() -> None:
     loader = random_loader(rank=2)
     batch = loader.batches()[0]
-    old, structure = batch.supplement.compensation, batch.supplement.structure
+    old, structure = batch.compensation, batch.supplement.structure
     rows = torch.randn(60, 4, dtype=torch.float64)
     loader.compensator.fit(loader.graph, loader.plan, blocks=[rows])
     loader.compensate()
     assert loader.batches()[0] is batch
     assert batch.supplement.structure is structure
-    assert not torch.equal(batch.supplement.compensation.read, old.read)
+    assert not torch.equal(batch.compensation.read, old.read)
 
 
 # what is saved
@@ -183,7 +184,7 @@ def test_saved_compensations_are_put_back_to_the_bit(
     assert other.compensator.rank_ == 3
     assert not other.compensator.is_fitted  # the basis itself is not saved
     for one, two in zip(loader.batches(), other.batches(), strict=True):
-        old, new = one.supplement.compensation, two.supplement.compensation
+        old, new = one.compensation, two.compensation
         assert torch.equal(old.read, new.read)
         assert (old.rank, old.condition) == (new.rank, new.condition)
         assert (old.anchors is None) == (new.anchors is None) == (options == {})

@@ -21,6 +21,7 @@ import topoff.compensation.top
 import topoff.models.networks
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, NodeSets, predict
+from topoff.compensation.fidelity import gradient_memory
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 
@@ -263,7 +264,7 @@ def refreshes(top: TOP, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     refresh = top.refresh
 
     def noted() -> Tensor:
-        epochs.append(top.prepare().epoch)
+        epochs.append(top.prepare().position.epoch)
         return refresh()
 
     monkeypatch.setattr(top, "refresh", noted)
@@ -349,16 +350,17 @@ def test_an_adaptive_basis_follows_the_certificates(monkeypatch: pytest.MonkeyPa
 
 def test_when_a_refresh_is_due() -> None:
     top = top_of(refresh="every=2")
+    top.prepare()
     due = []
     for _ in range(3):
-        due.append(top.refresh_due())
+        due.append(top.basis.due())
         list(top)
     assert due == [False, False, True]
-    assert not top.refresh_due()  # the third epoch began with one
+    assert not top.basis.due()  # the third epoch began with one
     list(top)
-    assert top.refresh_due()
+    assert top.basis.due()
     top.refresh()
-    assert not top.refresh_due()
+    assert not top.basis.due()
 
 
 def test_without_a_basis_nothing_is_ever_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +369,7 @@ def test_without_a_basis_nothing_is_ever_due(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(3):
         list(top)
     assert epochs == []
-    assert not top.refresh_due()
+    assert not top.basis.due()
 
 
 # certificates
@@ -397,7 +399,7 @@ def test_the_certificate_is_of_a_held_out_initialisation_then_of_the_old_basis()
     before = top.certificate_
     assert before > 0
     assert top.certificate_ == before
-    assert len(top.certificates_) == 4
+    assert len(top.basis.certificates()[1]) == 4
     top.refresh()
     after = top.certificate_
     assert after != before
@@ -423,7 +425,7 @@ def test_every_batch_is_reported() -> None:
     reports = top.report()
     assert [report.nodes for report in reports] == [15] * 4
     assert all(report.rank > 0 and report.condition >= 1 for report in reports)
-    assert [report.certificate for report in reports] == top.certificates_
+    assert [report.certificate for report in reports] == top.basis.certificates()[1]
 
 
 # looking at the result
@@ -450,12 +452,12 @@ def test_another_metric_can_be_asked_for() -> None:
 def test_an_evaluation_changes_nothing() -> None:
     top = top_of(gcn(dropout=0.5, norm="batch_norm"))
     batch = next(iter(top))
-    generator, compensation = torch.get_rng_state(), batch.supplement.compensation
+    generator, compensation = torch.get_rng_state(), batch.compensation
     state = copy.deepcopy(top.state_dict())
     top.evaluate()
     top.fidelity(gradients=True)
     assert torch.equal(torch.get_rng_state(), generator)
-    assert batch.supplement.compensation is compensation
+    assert batch.compensation is compensation
     assert top.model.training
     assert all(torch.equal(value, state[name]) for name, value in top.state_dict().items())
     assert all(parameter.grad is None for parameter in top.model.parameters())
@@ -547,7 +549,7 @@ def test_fidelity_of_rank_zero() -> None:
 
 
 def test_the_memory_of_a_gradient_is_estimated() -> None:
-    assert top_of().gradient_memory() == 4 * 60 * (16 + 16 + 4) * 4
+    assert gradient_memory(top_of().model, top_of().data) == 4 * 60 * (16 + 16 + 4) * 4
 
 
 # faster dropout
@@ -618,11 +620,11 @@ def test_a_restored_top_goes_on_to_the_bit(options: dict[str, object], steps: in
     model = gcn()
     top = top_of(model, **options)
     losses_of(top, steps=steps, optimiser=torch.optim.SGD(model.parameters(), lr=0.1))
-    state, fitted, weights = json.loads(json.dumps(top.state())), top.fitted_, copy.deepcopy(model.state_dict())
+    state, fitted, weights = json.loads(json.dumps(top.state())), top.weights(), copy.deepcopy(model.state_dict())
     other = gcn()
     other.load_state_dict(weights)
     restored = top_of(other, **options)
-    restored.restore(state, fitted=fitted)
+    restored.restore(state, fitted)
     assert json.loads(json.dumps(restored.state())) == state
     loader = top.prepare()
     loader.load_state_dict(loader.state_dict())  # the epoch is not left but taken up
@@ -637,16 +639,16 @@ def test_a_prepared_top_cannot_be_restored() -> None:
     with pytest.raises(
         RuntimeError, match=r"restore\(\) before anything is prepared \(got a prepared TOP\); make a new"
     ):
-        top.restore(state, fitted=top.fitted_)
+        top.restore(state, top.weights())
 
 
 def test_the_weights_behind_the_basis_are_a_copy() -> None:
     top = top_of(refresh="never")
     before = copy.deepcopy(top.model.state_dict())
     train(top, 1)
-    assert all(torch.equal(value, before[name]) for name, value in top.fitted_.items())
+    assert all(torch.equal(value, before[name]) for name, value in top.weights().items())
     top.refresh()
-    assert all(torch.equal(value, top.model.state_dict()[name]) for name, value in top.fitted_.items())
+    assert all(torch.equal(value, top.model.state_dict()[name]) for name, value in top.weights().items())
 
 
 # the cache
@@ -662,7 +664,7 @@ def compensations(top: TOP) -> list[Tensor]:
     """Return all matrices of all batches."""
     found: list[Tensor] = []
     for batch in top.prepare().batches():
-        made = batch.supplement.compensation
+        made = batch.compensation
         found += [made.read, *made.spread.values(), *made.halo.values()]
         found += [] if made.anchors is None else [made.anchors]
         found.append(torch.tensor([made.rank, made.condition]))
@@ -676,14 +678,14 @@ def equal(one: list[Tensor], two: list[Tensor]) -> bool:
 def embeddings_of(top: TOP, monkeypatch: pytest.MonkeyPatch) -> int:
     """Prepare, and count the networks that are embedded."""
     calls = []
-    embed = topoff.compensation.top.embed
+    embed = topoff.compensation.basis.embed
 
     def counted(*args: Any, **kwargs: Any) -> Tensor:
         calls.append(args)
         return embed(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr("topoff.compensation.top.embed", counted)
+        patch.setattr("topoff.compensation.basis.embed", counted)
         top.prepare()
     return len(calls)
 
@@ -811,7 +813,7 @@ def test_other_versions_are_estimated_anew(cache: Path, monkeypatch: pytest.Monk
     for name in ("topoff", "torch", "torch_geometric"):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "topoff.compensation.top.version",
+                "topoff.compensation.basis.version",
                 lambda package, name=name: "9.9" if package == name else version(package),
             )
             assert embeddings_of(top_of(seeded(), cache=True), monkeypatch) == 1
@@ -850,10 +852,10 @@ def test_a_damaged_file_is_made_anew(cache: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_restored_basis_is_taken_from_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = top_of(seeded(), cache=True, refresh="every=1")
     train(top, 2)
-    state, fitted = top.state(), top.fitted_
+    state, fitted = top.state(), top.weights()
     restored = [top_of(seeded(), cache=True, refresh="every=1") for _ in range(2)]
     for one in restored:
-        one.restore(state, fitted=fitted)
+        one.restore(state, fitted)
     assert equal(compensations(restored[0]), compensations(top))
     assert equal(compensations(restored[1]), compensations(top))
 

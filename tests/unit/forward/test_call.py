@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphs import corners
-from topoff.forward.call import caller
+from topoff.forward.call import caller, evaluating
 
 
 class Recorder(nn.Module):
@@ -131,3 +131,24 @@ def test_a_copy_of_the_model_can_be_called() -> None:
     caller(model)(copy, data)
     assert copy.given["x"] is data.x
     assert not hasattr(model, "given")
+
+
+# evaluating
+
+
+def test_evaluating_restores_the_mode_of_every_module() -> None:
+    model = gnn.GCN(4, 8, num_layers=2, norm="batch_norm")
+    model.norms[0].eval()  # frozen by its user
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+        assert not torch.is_grad_enabled()
+    assert model.training
+    assert not model.norms[0].training
+    assert torch.is_grad_enabled()
+
+
+def test_evaluating_restores_the_mode_after_an_error() -> None:
+    model = gnn.GCN(4, 8, num_layers=2)
+    with pytest.raises(ArithmeticError, match="no"), evaluating(model):
+        raise ArithmeticError("no")
+    assert model.training

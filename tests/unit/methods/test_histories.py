@@ -171,9 +171,9 @@ def test_pulled_rows_are_dropped_out_with_the_models_probability(conv: type[nn.M
     batches = list(method.batches())
     for batch in batches:
         method.forward(batch)
-    method._compensated.histories.tables["second/0/0"].fill_(1.0)
+    method.handler.histories.tables["second/0/0"].fill_(1.0)
     seen: list[Tensor] = []
-    handler, exchange = method._compensated, method._compensated.exchange
+    handler, exchange = method.handler, method.handler.exchange
 
     def listening(place: str, h: Tensor, *, halo: Tensor) -> Tensor:
         """Note what is pulled."""
@@ -228,19 +228,19 @@ def test_a_batch_of_graphfm_ob_carries_its_halo_and_moves_as_one() -> None:
     method = prepared(GraphFMOB, gnn.SAGEConv(5, 3).double(), data=data)
     batch = method.batch(0, 0)
     own, halo = batch.n_id[: batch.batch_size], batch.n_id[batch.batch_size :]
-    assert torch.equal(batch.surroundings.nodes, halo)
+    assert torch.equal(batch.halo.nodes, halo)
     assert batch.num_nodes == len(own) + len(halo)
     (operator,) = method.plan.operators
     A = torch.from_numpy(Graph(data).aggregation(operator).matrix.toarray())
     moved = copy.copy(batch).to("meta")
-    assert moved.surroundings.nodes.device.type == "meta"
-    assert moved.surroundings.outward[operator].values.device.type == "meta"
-    assert moved.surroundings.inward[operator].values.device.type == "meta"
+    assert moved.halo.nodes.device.type == "meta"
+    assert moved.halo.outward[operator].values.device.type == "meta"
+    assert moved.halo.inward[operator].values.device.type == "meta"
     h = torch.rand(len(own), 3, dtype=torch.float64)
-    assert torch.allclose(batch.surroundings.outward[operator] @ h, A[halo][:, own] @ h)
+    assert torch.allclose(batch.halo.outward[operator] @ h, A[halo][:, own] @ h)
     rows = torch.rand(len(halo), 3, dtype=torch.float64)
     boundary = own[batch.supplement.structure.spots[operator].boundary]
-    assert torch.allclose(batch.surroundings.inward[operator] @ rows, A[boundary][:, halo] @ rows)
+    assert torch.allclose(batch.halo.inward[operator] @ rows, A[boundary][:, halo] @ rows)
 
 
 def test_graphfm_ob_knows_its_halo_behind_a_linear_layer() -> None:
@@ -272,7 +272,7 @@ def test_the_root_of_a_halo_row_is_the_mixed_one() -> None:
         method.forward(batch)
     tables = {place: table.normal_() for place, table in method.weights().items()}
     (batch, *_) = method.batches()
-    method._compensated.mix = 1.0  # the second layer's halo becomes fresh, from the first layer's mixed one
+    method.handler.mix = 1.0  # the second layer's halo becomes fresh, from the first layer's mixed one
     halo, own = batch.n_id[batch.batch_size :], batch.n_id[: batch.batch_size]
     method.forward(batch)
     A = torch.from_numpy(Graph(data).aggregation(method.plan.operators[0]).matrix.toarray())

@@ -285,7 +285,7 @@ def batches(config: Config, where: Path) -> Any:
 
 def compensation(config: Config, where: Path) -> Any:
     made = prepared(config)
-    return [batch.supplement.compensation.read.tolist() for batch in made.batches()]
+    return [batch.compensation.read.tolist() for batch in made.batches()]
 
 
 def output(config: Config, where: Path) -> Any:

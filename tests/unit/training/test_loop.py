@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-import topoff.compensation.top
+import topoff.compensation.basis
 import topoff.training.loop
 from graphs import communities
 from topoff.methods.registry import METHODS
-from topoff.methods.top import Compensate
+from topoff.methods.top import Top
 from topoff.models.by_name import make_model
 from topoff.tasks.task import Task
 from topoff.training.build import device_of, learning_rate, make_optimizer
@@ -430,7 +430,7 @@ def test_an_evaluation_doubles_as_refresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], forwards: int
 ) -> None:
     calls = []
-    predict, embed = topoff.compensation.top.exact, topoff.compensation.top.embed
+    predict, embed = topoff.compensation.basis.exact, topoff.compensation.basis.embed
 
     def counted_predict(*args: Any, **kwargs: Any) -> Tensor:
         calls.append("exact")
@@ -440,8 +440,8 @@ def test_an_evaluation_doubles_as_refresh(
         calls.append("embed")
         return embed(*args, **kwargs)
 
-    monkeypatch.setattr(topoff.compensation.top, "exact", counted_predict)
-    monkeypatch.setattr(topoff.compensation.top, "embed", counted_embed)
+    monkeypatch.setattr(topoff.compensation.basis, "exact", counted_predict)
+    monkeypatch.setattr(topoff.compensation.basis, "embed", counted_embed)
     trained(tmp_path, **changes)
     assert len(calls) == forwards
 
@@ -639,9 +639,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_a_remedy(tmp_path: Path) -
     for parameter in made.parts.model.parameters():
         parameter.data.fill_(math.nan)
     made.parts.method.prepare = lambda: None  # exact embeddings of such a model are refused even before
-    made.parts.method.batches = lambda: iter([made.parts.method.top.graph.induced(torch.arange(60))])
+    made.parts.method.batches = lambda: iter([made.parts.method.graph.induced(torch.arange(60))])
     made.parts.method.forward = lambda batch: made.parts.model(batch.x, batch.edge_index)
-    made.parts.method.top.graph = topoff.graph.graph.Graph(made.data)
+    made.parts.method.graph = topoff.graph.graph.Graph(made.data)
     with pytest.raises(
         ValueError, match=r"the loss to stay finite \(got nan in epoch 1\); lower --lr, or set --clip 1.0"
     ):
@@ -711,8 +711,8 @@ def test_refreshes_between_evaluations_are_noted(tmp_path: Path) -> None:
 def test_fidelity_at_an_early_stop_is_over_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Task, "better", lambda self, new, old: old is None)
     counted: list[int] = []
-    whole = Compensate.outputs
-    monkeypatch.setattr(Compensate, "outputs", lambda self: counted.append(1) or whole(self))
+    whole = Top.outputs
+    monkeypatch.setattr(Top, "outputs", lambda self: counted.append(1) or whole(self))
     made = trained(tmp_path, patience=2, eval_every=1, epochs=9)
     assert made.progress.epoch == 3
     assert len(counted) == 1

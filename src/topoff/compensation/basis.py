@@ -1,0 +1,196 @@
+"""The basis behind the compensation of all batches: fitted once, refreshed from current embeddings, certified."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.compensation.certificate import Residual
+from topoff.compensation.embeddings import embed, random_network, unreset_parameter
+from topoff.compensation.loader import Loader
+from topoff.compensation.refresh import Refreshing
+from topoff.forward.call import Call, plain
+from topoff.forward.convs import Conv
+from topoff.forward.exact import exact
+from topoff.forward.fingerprint import fingerprint
+from topoff.forward.intercept import Collect
+from topoff.machine.cache import cached, content_hash
+
+VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
+
+
+class Basis:
+    """Estimate the compensation of a loader's batches from the embeddings of networks, and say how much it misses.
+
+    Args:
+        model: the model that is trained; it is called, never changed.
+        loader: hands out the batches that are compensated.
+        refreshing: when the basis is too old.
+        tolerance: a certificate above this warns.
+        seed: of random initialisations.
+        held_out: whether one may be drawn for the first certificate.
+        call: how to call the model on a batch, where names do not suffice.
+
+    >>> import torch
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff import TOP, load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> top = TOP(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, rank=4, batches="random", refresh="every=2")
+    >>> for _ in range(4):
+    ...     print(sum(1 for batch in top), top.basis.fitted_at)
+    2 0
+    2 0
+    2 2
+    2 2
+    """
+
+    fitted_: dict[str, Any]  # the weights that the basis was estimated from
+    fitted_at: int  # the epoch that it was estimated for
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loader: Loader,
+        *,
+        refreshing: Refreshing,
+        tolerance: float = 0.5,
+        seed: int = 0,
+        held_out: bool = True,
+        call: Call | None = None,
+    ) -> None:
+        assert loader.compensator is not None
+        self.model, self.loader, self.compensator, self.refreshing = model, loader, loader.compensator, refreshing
+        self.tolerance, self.seed, self.held_out, self.call = tolerance, seed, held_out, call
+        self.first = True  # it was never refreshed
+        self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
+
+    def fit(self, networks: Sequence[nn.Module], *, cache: bool = False) -> None:
+        """Estimate every batch's compensation from the embeddings of some networks (Algorithm 1).
+
+        With `cache` it is kept on disk, unless the batches change or a `call` has a meaning that no name can hold.
+        """
+        self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
+        if cache and self.compensator.rank and not self.loader.sets.regroup and self.call is None:
+            key = f"compensation-{self._fingerprint(networks)}"
+            self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
+        else:
+            self._fit(networks)
+
+    def _fit(self, networks: Sequence[nn.Module]) -> Loader:
+        principal = self.compensator.start(self.loader.graph, self.loader.plan)
+        for done, network in enumerate(networks if self.compensator.rank else ()):
+            self.loader.tell("basic embeddings", done, len(networks))
+            self.embed(network, _to(principal.add))
+        self.compensator.finish(principal)
+        self.loader.compensate()
+        return self.loader
+
+    def due(self) -> bool:
+        """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
+        return self.compensator.rank_ > 0 and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
+
+    def refresh(self) -> Tensor:
+        """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out)."""
+        self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
+        if not self.compensator.rank_:
+            return self.exact()
+        residual, principal = self.loader.residual(), self.compensator.start(self.loader.graph, self.loader.plan)
+        out = self.embed(self.model, _to(residual.add, principal.add))
+        self.refreshing.observe(self._take(residual))
+        self.compensator.finish(principal)
+        self.loader.compensate()
+        return out
+
+    def certify(self, network: nn.Module | None = None) -> float:
+        """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
+        if not self.compensator.rank_:  # nothing is compensated, or nothing needs to be
+            missed = 1.0 if self.compensator.rank == 0 else 0.0
+            self._certificates = missed, [missed] * len(self.loader.batches())
+            return missed
+        if network is None:
+            random = self.held_out and unreset_parameter(self.model) is None
+            network = random_network(self.model, 0, seed=self.seed) if random else self.model
+        residual = self.loader.residual()
+        self.embed(network, _to(residual.add))
+        return self._take(residual)
+
+    def certificates(self) -> tuple[float, list[float]]:
+        """Return the certificate over all batches, and that of each; measured now, where that was not done."""
+        if self._certificates is None:
+            self.certify()
+        assert self._certificates is not None
+        return self._certificates
+
+    def _take(self, residual: Residual) -> float:
+        """Keep the certificates, and warn of a bad one."""
+        pooled = residual.pooled()
+        self._certificates = pooled, residual.per_batch()
+        if pooled > self.tolerance:
+            warnings.warn(
+                f"The compensation misses {pooled:.0%} of the messages from outside the batches (tolerance "
+                f"{self.tolerance:.0%}): raise rank or inits, refresh more often, or use larger or clustered batches.",
+                stacklevel=4,
+            )
+        return pooled
+
+    # ---- exact inference
+
+    def exact(self) -> Tensor:
+        """Return the exact output for every node, in eval mode; (n, out)."""
+        return exact(self.model, self.loader.graph, self._pieces(), call=self.call)
+
+    def embed(self, network: nn.Module, collect: Collect) -> Tensor:
+        """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out)."""
+        loader = self.loader
+        return embed(network, loader.graph, self._pieces(), plan=loader.plan, collect=collect, call=self.call)
+
+    def _pieces(self) -> list[Data]:
+        """Return batches that hold every node once: those at hand where they do."""
+        sets = self.loader.sets
+        return self.loader.batches() if sets.covers else [self.loader.graph.induced(nodes) for nodes in sets.cover()]
+
+    # ---- resuming
+
+    def state(self) -> dict[str, Any]:
+        """Return age and certificates; JSON-able."""
+        state = {"fitted_at": self.fitted_at, "first": self.first, "certificates": self._certificates}
+        return state | {"refreshing": dataclasses.asdict(self.refreshing)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what a basis that was fitted again cannot know."""
+        self.first, certificates = state["first"], state["certificates"]
+        self._certificates = None if certificates is None else (certificates[0], certificates[1])
+
+    def _fingerprint(self, networks: Sequence[nn.Module]) -> str:
+        """Hash all that a compensation depends on: graph, batches, networks (code and weights), estimator, versions."""
+        graph = self.loader.graph
+        tensors = [graph.data.x, graph.data.edge_index, *(graph.data[key] for key in graph.edge_level)]
+        tensors += self.loader.sets.of(0)
+        tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
+        settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
+        words = [fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
+        return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
+
+
+def _to(*sinks: Callable[[Tensor], None]) -> Collect:
+    """Return a `Collect` that hands the rows to every sink."""
+
+    def collect(conv: Conv, hop: int, rows: Tensor) -> None:
+        """Give the rows to every sink."""
+        for sink in sinks:
+            sink(rows)
+
+    return collect
+
+
+def _copied(model: nn.Module) -> dict[str, Any]:
+    """Return a copy of a model's state_dict."""
+    return copy.deepcopy(plain(model).state_dict())

@@ -1,0 +1,92 @@
+"""The part of a batch that depends on the graph and the model's plan alone: its operators, and the way in from outside.
+
+>>> import torch
+>>> from torch_geometric.data import Data
+>>> from torch_geometric.nn import GCN
+>>> from topoff.forward.plan import make_plan
+>>> graph = Graph(Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])))
+>>> structure = structure_of(graph, make_plan(GCN(3, 8, num_layers=2), graph), torch.tensor([0, 1]))
+>>> [spot.boundary.tolist() for spot in structure.spots.values()]
+[[0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from topoff.forward.plan import Plan
+from topoff.graph.graph import Chain, Graph, Neighbourhood
+from topoff.graph.operators import Aggregation, Operator, Sparse
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Hold what one operator needs in a batch: the product inside it and the way in from outside."""
+
+    within: Sparse  # A[B, B]
+    boundary: Tensor  # (r,) positions in the batch of the rows with neighbours outside
+    halo: Sparse  # A[boundary, C], columns numbered globally
+
+    def to(self, device: torch.device | str) -> Spot:
+        """Move to a device."""
+        return Spot(self.within.to(device), self.boundary.to(device), self.halo.to(device))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Hold the part of a batch that depends on the graph alone."""
+
+    nodes: Tensor  # (b,) global ids
+    spots: dict[Operator, Spot]
+    around: dict[str, Neighbourhood]  # by flow, for the general path
+    constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, and of X itself for the empty chain
+    _halo_constants: dict[Chain, Tensor] = field(default_factory=dict)
+
+    def halo_constant(self, chain: Chain) -> Tensor:
+        """Return A[B,C] (A ... A X)_C: what the halo adds where a model drops out its input features; (b, f)."""
+        if chain not in self._halo_constants:
+            inside = self.spots[chain[-1]].within @ self.constants[chain[:-1]]
+            self._halo_constants[chain] = self.constants[chain] - inside
+        return self._halo_constants[chain]
+
+    def to(self, device: torch.device | str) -> Structure:
+        """Move to a device."""
+        spots = {key: spot.to(device) for key, spot in self.spots.items()}
+        around = {key: near.to(device) for key, near in self.around.items()}
+        constants = {key: rows.to(device) for key, rows in self.constants.items()}
+        return Structure(self.nodes.to(device), spots, around, constants)
+
+
+def structure_of(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> Structure:
+    """Cut a batch's structure out of the graph; `x` are the batch's features, where they are at hand."""
+    spots = {}
+    for operator in plan.operators:
+        spots[operator] = Spot(*graph.aggregation(operator).cut(nodes))
+    around = {flow: graph.neighbourhood(nodes, flow=flow) for flow in plan.flows}
+    return Structure(nodes, spots, around, _constants(graph, plan, nodes, x=x))
+
+
+def inner_structure(
+    graph: Graph, plan: Plan, nodes: Tensor, *, operators: Mapping[Operator, Aggregation] | None = None
+) -> Structure:
+    """Cut the structure of some nodes without the way in from outside: what comes from there is known, or lost.
+
+    `operators` are used instead of the graph's own where they are given.
+    """
+    nobody, spots = nodes[:0], {}
+    for operator in plan.operators:
+        whole = graph.aggregation(operator) if operators is None else operators[operator]
+        spots[operator] = Spot(whole.within(nodes), nobody, whole.rows(nobody))
+    alone, everybody = Graph(graph.induced(nodes)), torch.arange(len(nodes))
+    around = {flow: alone.neighbourhood(everybody, flow=flow) for flow in plan.flows}  # its halo is empty
+    return Structure(nodes, spots, around, _constants(graph, plan, nodes))
+
+
+def _constants(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> dict[Chain, Tensor]:
+    """Return the rows of the propagated features that a plan needs, those of the features among them."""
+    constants = {chain: graph.propagated(chain)[nodes] for chain in plan.chains}
+    return constants | {(): graph.data.x[nodes] if x is None else x} if constants else {}
