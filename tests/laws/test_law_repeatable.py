@@ -57,7 +57,7 @@ SETTINGS = {
 LOOKS: dict[str, Callable[[TOP], object]] = {
     "evaluate": lambda top: top.evaluate(),
     "fidelity": lambda top: top.fidelity(gradients=True),
-    "outputs": lambda top: top.compensated_outputs(),
+    "outputs": lambda top: top.outputs(),
     "certificate": lambda top: top.certificates_,
 }
 

@@ -170,7 +170,7 @@ def test_an_epoch_that_was_left_early_is_over(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_node_is_covered_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shadow, "PIECE", 7)
+    monkeypatch.setattr(shadow, "AT_ONCE", 7)
     method = made(kind)
     for _ in range(2):
         batches = list(method.cover())

@@ -12,11 +12,12 @@ from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
-from topoff.compensation.compensated import Supplement
 from topoff.compensation.embeddings import embed, reinitialised
 from topoff.compensation.estimator import Compensation
 from topoff.forward.call import evaluating
-from topoff.forward.plan import Plan, Structure, make_plan, structure_of
+from topoff.forward.plan import Plan, make_plan
+from topoff.forward.structure import Structure, structure_of
+from topoff.forward.subgraph import Supplement
 from topoff.graph.graph import Graph
 
 SAMPLERS = ["kaminpar", "metis", "random"]

@@ -196,10 +196,6 @@ class TOP(Learner):
         """Return the batches at hand."""
         return self.prepare().batches()
 
-    def compensated_outputs(self) -> Tensor:
-        """Return the mini-batch outputs in eval mode, NaN for nodes in no batch; (n, out)."""
-        return self.outputs()
-
     def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
         """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
 
@@ -233,7 +229,7 @@ class TOP(Learner):
     def report(self) -> list[BatchReport]:
         """Describe the compensation of every batch: size, boundary, rank kept, condition, certificate."""
         batches = self.prepare().batches()
-        return [describe_batch(*pair) for pair in zip(batches, self.basis.certificates()[1], strict=True)]
+        return [describe_batch(*pair) for pair in zip(batches, self.certificates_, strict=True)]
 
     @property
     def certificate_(self) -> float:
@@ -244,6 +240,12 @@ class TOP(Learner):
         """
         self.prepare()
         return self.basis.certificates()[0]
+
+    @property
+    def certificates_(self) -> list[float]:
+        """The certificate of each batch."""
+        self.prepare()
+        return self.basis.certificates()[1]
 
     def __repr__(self) -> str:
         sets, rank = self.sets, self.compensator.rank

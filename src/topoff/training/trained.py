@@ -118,7 +118,7 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
         raise ValueError(f"Expected a run of method top for compensated outputs (got {config.method}); leave it out.")
     names = ("parts", "rank", "estimator")
     settings = {name: getattr(config, name) for name in names} | {"inits": 1, "refresh": "every=1"}
-    return TOP(model, _with_masks(data), **batches, **settings, seed=config.seed).compensated_outputs()
+    return TOP(model, _with_masks(data), **batches, **settings, seed=config.seed).outputs()
 
 
 def _with_masks(data: Data) -> Data:
