@@ -1,0 +1,109 @@
+"""The documents tell the truth: what they name exists, and the walks that they describe are those that the code takes."""
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch_geometric.nn import GCN
+
+import topoff
+from graphs import communities
+from topoff.training.config import make_config
+from topoff.training.defaults import choose
+from topoff.training.loop import Training
+from topoff.training.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(topoff.__file__).parent
+MOST_FUNCTIONS, MOST_ROOMS = 15, 7  # of a training step
+NAMED = re.findall(r"`([a-z_]+\.[a-z_]+\.\w[\w.]*)`", (ROOT / "docs" / "method.md").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMED)))
+def test_a_function_of_the_method_exists(name: str) -> None:
+    package, module, *path = name.split(".")
+    found: Any = import_module(f"topoff.{package}.{module}")
+    for part in path:
+        found = getattr(found, part)
+    assert callable(found)
+
+
+def test_every_equation_of_the_paper_is_there() -> None:
+    text = (ROOT / "docs" / "method.md").read_text()
+    assert len(NAMED) > 30
+    assert {int(number) for number in re.findall(r"\((\d+)\)", text)} >= set(range(1, 15))
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/method.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_three_clicks_from_the_readme_to_the_equation() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "](src/topoff/compensation/compensated.py)" in readme
+    assert "spread @ (read @" in (SOURCE / "compensation" / "compensated.py").read_text()
+
+
+class Walk:
+    """Note the functions of topoff that are called; comprehensions belong to the functions that they stand in."""
+
+    def __init__(self) -> None:
+        self.functions: dict[tuple[str, str], None] = {}
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        path, name = Path(frame.f_code.co_filename), frame.f_code.co_qualname
+        if event == "call" and path.is_relative_to(SOURCE) and not name.endswith("comp>"):
+            room = str(path.relative_to(SOURCE).with_suffix(""))
+            if room.split("/")[0] != "models":  # the user's model is not part of the way
+                self.functions[room, name] = None
+
+    def of(self, step: Any) -> None:
+        sys.setprofile(self.note)
+        try:
+            step()
+        finally:
+            sys.setprofile(None)
+
+    def rooms(self) -> list[str]:
+        return list(dict.fromkeys(room for room, _ in self.functions))
+
+
+def test_a_training_step_of_the_readme_is_a_short_walk() -> None:
+    data = communities(80, dtype=torch.float32)
+    model = GCN(data.num_features, 16, num_layers=3, out_channels=int(data.y.max()) + 1)
+    top, walk = topoff.TOP(model, data, ratio=0.25, rank=8, tolerance=10.0), Walk()
+    optimizer, batches = torch.optim.Adam(model.parameters()), iter(top)
+    next(batches)
+
+    def step() -> None:
+        batch = next(batches)
+        loss = F.cross_entropy(top(batch)[batch.train_mask], batch.y[batch.train_mask])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    walk.of(step)
+    assert len(walk.functions) <= MOST_FUNCTIONS, list(walk.functions)
+    assert len(walk.rooms()) <= MOST_ROOMS, walk.rooms()
+    assert all(f"{room.replace('/', '/')}" in (ROOT / "ARCHITECTURE.md").read_text() for room in walk.rooms())
+
+
+def test_a_training_step_of_the_command_line_is_a_short_walk(tmp_path: Path) -> None:
+    data = communities(80, dtype=torch.float32)
+    config, _ = choose(make_config({"dataset": "communities", "ratio": 0.25, "rank": 8}), data)
+    training, walk = Training(config, data, folder=RunFolder(tmp_path / "run").create()), Walk()
+    training.parts.method.prepare()
+    batch = next(iter(training.parts.method.batches()))
+    walk.of(lambda: training.step(batch))
+    assert len(walk.functions) <= MOST_FUNCTIONS, list(walk.functions)
+    assert len(walk.rooms()) <= MOST_ROOMS, walk.rooms()
+    assert all(room in (ROOT / "ARCHITECTURE.md").read_text() for room in walk.rooms())
