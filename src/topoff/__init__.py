@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from topoff.compensation.estimator import Compensator
     from topoff.compensation.fidelity import Fidelity
     from topoff.compensation.loader import Loader
-    from topoff.compensation.top import TOP, predict
+    from topoff.compensation.top import TOP
     from topoff.data.load import load
+    from topoff.forward.predict import predict
 
 __version__ = "0.1.0"
 __all__ = ["TOP", "Compensator", "Fidelity", "Loader", "NodeSets", "compensating", "load", "partition", "predict"]
@@ -29,7 +30,7 @@ _ROOMS = {
     "compensating": "compensation.compensated",
     "load": "data.load",
     "partition": "batching.partition",
-    "predict": "compensation.top",
+    "predict": "forward.predict",
 }
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from topoff.batching.node_sets import NodeSets
 from topoff.batching.pagerank import senders
 from topoff.batching.partition import check_seed
 from topoff.batching.samplers import (
@@ -147,3 +148,14 @@ class SampledSets:
 
     def _rng(self, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *numbers])
+
+
+def named_sets(
+    method: str, *, ratio: float, parts: int | None, seed: int, regroup: bool, train_only: bool
+) -> NodeSets | SampledSets:
+    """Return the node sets that a name means."""
+    if method not in SAMPLERS:
+        return NodeSets(method=method, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
+    if parts is not None or train_only:
+        raise ValueError(f"Expected batches '{method}' without parts and train_only (got one of them); leave it out.")
+    return SampledSets(method=method, ratio=ratio, seed=seed, regroup=regroup)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from topoff.compensation.principal import Principal, compress, one_thread
+from topoff.compensation.principal import Principal, compress, one_thread, regularized_inverse
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
 from topoff.graph.graph import Chain, Graph
@@ -178,7 +178,7 @@ class Compensator:
         weight = self._weight[structure.nodes].to(F.dtype)
         FW = F * (weight / weight.mean()).unsqueeze(1)
         messages = self._messages(structure)
-        inverse, smoother, condition = _regularised_inverse(F.T @ FW, self.ridge)
+        inverse, smoother, condition = regularized_inverse(F.T @ FW, self.ridge)
         energy = inverse.new_zeros(inverse.shape)
         for T in messages:
             sample = T[:: max(1, len(T) // ENERGY_ROWS)]
@@ -277,38 +277,3 @@ class Compensator:
             raise ValueError(f"Expected ridge to be at least 0 (got {self.ridge}).")
         if self.anchors is not None and self.anchors < 1:
             raise ValueError(f"Expected anchors to be at least 1 (got {self.anchors}): leave it out to read all nodes.")
-
-
-def _regularised_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
-    """Return (G + lambda mean(diag G) I)^-1, that times G, and the condition number, in float64.
-
-    At lambda = 0 the null space of G is cut instead (eigenvalues below m eps max). With a ridge the condition number is
-    a lower bound, from the pivots of the Cholesky factor.
-    """
-    eps = torch.finfo(gram.dtype).eps
-    G = gram.double()
-    if G.numel() == 0:
-        return G, G, 1.0
-    if float(G.diagonal().sum()) == 0:  # nothing to read in this batch
-        return torch.zeros_like(G), torch.zeros_like(G), 1.0
-    with one_thread():
-        return _inverse((G + G.T) / 2, ridge, eps=eps)
-
-
-def _inverse(G: Tensor, ridge: float, *, eps: float) -> tuple[Tensor, Tensor, float]:
-    """Do so for a symmetric matrix that is not zero."""
-    m = G.size(0)
-    if ridge:
-        shifted = G + ridge * G.diagonal().mean().clamp(min=1e-300) * torch.eye(m, dtype=G.dtype)
-        factor = torch.linalg.cholesky(shifted)
-        pivots = factor.diagonal()
-        return (
-            torch.cholesky_inverse(factor),
-            torch.cholesky_solve(G, factor),
-            float((pivots.max() / pivots.min()) ** 2),
-        )
-    values, vectors = torch.linalg.eigh(G)
-    keep = values > m * eps * values.max().clamp(min=1e-300)
-    values, vectors = values[keep], vectors[:, keep]
-    condition = float(values.max() / values.min()) if len(values) else 1.0
-    return (vectors / values) @ vectors.T, vectors @ vectors.T, condition

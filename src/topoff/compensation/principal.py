@@ -1,4 +1,10 @@
-"""The leading principal directions of basic embeddings, in bounded memory."""
+"""The leading principal directions of basic embeddings, in bounded memory, and the inverse of their Gram matrix.
+
+>>> principal = Principal(width=1)
+>>> principal.add(torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 0.1]]))
+>>> [tuple(block.shape) for block in principal.basis()]
+[(3, 1)]
+"""
 
 from __future__ import annotations
 
@@ -99,3 +105,38 @@ def _leading_directions(rows: Tensor, width: int) -> Tensor:
     rotation = torch.linalg.svd(rows @ sketch, full_matrices=False).Vh
     leading: Tensor = sketch @ rotation[:width].T
     return leading
+
+
+def regularized_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, float]:
+    """Return (G + lambda mean(diag G) I)^-1, that times G, and the condition number, in float64.
+
+    At lambda = 0 the null space of G is cut instead (eigenvalues below m eps max). With a ridge the condition number is
+    a lower bound, from the pivots of the Cholesky factor.
+    """
+    eps = torch.finfo(gram.dtype).eps
+    G = gram.double()
+    if G.numel() == 0:
+        return G, G, 1.0
+    if float(G.diagonal().sum()) == 0:  # nothing to read in this batch
+        return torch.zeros_like(G), torch.zeros_like(G), 1.0
+    with one_thread():
+        return _inverse((G + G.T) / 2, ridge, eps=eps)
+
+
+def _inverse(G: Tensor, ridge: float, *, eps: float) -> tuple[Tensor, Tensor, float]:
+    """Do so for a symmetric matrix that is not zero."""
+    m = G.size(0)
+    if ridge:
+        shifted = G + ridge * G.diagonal().mean().clamp(min=1e-300) * torch.eye(m, dtype=G.dtype)
+        factor = torch.linalg.cholesky(shifted)
+        pivots = factor.diagonal()
+        return (
+            torch.cholesky_inverse(factor),
+            torch.cholesky_solve(G, factor),
+            float((pivots.max() / pivots.min()) ** 2),
+        )
+    values, vectors = torch.linalg.eigh(G)
+    keep = values > m * eps * values.max().clamp(min=1e-300)
+    values, vectors = values[keep], vectors[:, keep]
+    condition = float(values.max() / values.min()) if len(values) else 1.0
+    return (vectors / values) @ vectors.T, vectors @ vectors.T, condition

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
-from topoff.batching.overlapping_sets import SAMPLERS, SampledSets
+from topoff.batching.overlapping_sets import SampledSets, named_sets
 from topoff.compensation.basis import Basis
 from topoff.compensation.certificate import BatchReport, describe_batch
 from topoff.compensation.compensated import Compensated
@@ -26,9 +26,7 @@ from topoff.compensation.fidelity import (
 )
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
-from topoff.data.check import check_graph
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
-from topoff.forward.exact import exact
 from topoff.forward.plan import Plan, make_plan
 from topoff.forward.subgraph import whole_graph
 from topoff.graph.graph import Graph
@@ -106,7 +104,7 @@ class TOP(Learner):
     ) -> None:
         super().__init__(model, data, call=call, fast_dropout=fast_dropout, progress=progress)
         if isinstance(batches, str):
-            batches = _sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
+            batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
         self.sets = batches
         self.refreshing = Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
@@ -301,38 +299,3 @@ class TOP(Learner):
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress:
             self.progress(what, done, total)
-
-
-def _sets(
-    method: str, *, ratio: float, parts: int | None, seed: int, regroup: bool, train_only: bool
-) -> NodeSets | SampledSets:
-    """Return the node sets that a name means."""
-    if method not in SAMPLERS:
-        return NodeSets(method=method, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
-    if parts is not None or train_only:
-        raise ValueError(f"Expected batches '{method}' without parts and train_only (got one of them); leave it out.")
-    return SampledSets(method=method, ratio=ratio, seed=seed, regroup=regroup)
-
-
-def predict(
-    model: nn.Module,
-    data: Data,
-    *,
-    ratio: float = 0.1,
-    batches: str = "kaminpar",
-    seed: int = 0,
-    call: Call | None = None,
-) -> Tensor:
-    """Return the model's exact output for every node of a graph, batch by batch, without TOP; (n, out).
-
-    >>> import torch
-    >>> from torch_geometric.nn import GCN
-    >>> graph = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
-    >>> predict(GCN(3, 8, num_layers=2, out_channels=2), graph, ratio=0.5, batches="random").shape
-    torch.Size([4, 2])
-    """
-    data = check_graph(data)
-    sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
-    graph = Graph(data)
-    make_plan(model, graph, call=call)
-    return exact(model, graph, [graph.induced(nodes) for nodes in sets.cover()], call=call)

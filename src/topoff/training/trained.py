@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import RelativeError
-from topoff.compensation.top import TOP, predict
+from topoff.compensation.top import TOP
 from topoff.data.check import row_normalised
 from topoff.data.load import load
+from topoff.forward.predict import predict
 from topoff.machine.memory import peak_memory
 from topoff.tasks.task import Task, task_of
 from topoff.training.build import device_of, model_for

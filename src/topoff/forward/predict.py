@@ -1,0 +1,37 @@
+"""Exact prediction for every node of a graph, without any training around it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.batching.node_sets import NodeSets
+from topoff.data.check import check_graph
+from topoff.forward.call import Call
+from topoff.forward.exact import exact
+from topoff.forward.plan import make_plan
+from topoff.graph.graph import Graph
+
+
+def predict(
+    model: nn.Module,
+    data: Data,
+    *,
+    ratio: float = 0.1,
+    batches: str = "kaminpar",
+    seed: int = 0,
+    call: Call | None = None,
+) -> Tensor:
+    """Return the model's exact output for every node of a graph, batch by batch, without TOP; (n, out).
+
+    >>> import torch
+    >>> from torch_geometric.nn import GCN
+    >>> graph = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
+    >>> predict(GCN(3, 8, num_layers=2, out_channels=2), graph, ratio=0.5, batches="random").shape
+    torch.Size([4, 2])
+    """
+    data = check_graph(data)
+    sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
+    graph = Graph(data)
+    make_plan(model, graph, call=call)
+    return exact(model, graph, [graph.induced(nodes) for nodes in sets.cover()], call=call)
