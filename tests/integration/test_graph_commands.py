@@ -25,7 +25,7 @@ from topoff.cli import app as cli
 from topoff.cli.partition import summarise
 from topoff.data.describe import describe
 from topoff.data.edges import merge_edges, without_self_loops
-from topoff.data.write import replacing, write_npz, write_tables
+from topoff.data.write import write_npz, write_tables
 
 SPLITS = ("train", "val", "test")
 
@@ -533,34 +533,6 @@ def test_nobodys_files_are_removed(command: Command, graph: Path) -> None:
     assert re.search(r"to be a folder of tables only to overwrite it \(got a file\)", done.err)
 
 
-def half_write(path: Path, error: BaseException) -> None:
-    """Start to write a file, and fail."""
-    with replacing(path) as place:
-        place.write_text("half")
-        raise error
-
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "graph.npz"
-    path.write_text("old")
-    with pytest.raises(ValueError, match=r"Expected to write .*graph\.npz \(got No space left on device\)"):
-        half_write(path, OSError(28, "No space left on device"))
-    with pytest.raises(KeyboardInterrupt):
-        half_write(path, KeyboardInterrupt())
-    assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["graph.npz"]
-
-
-def test_a_folder_that_cannot_be_moved_comes_back(tmp_path: Path) -> None:
-    folder = tmp_path / "old"
-    folder.mkdir()
-    (folder / "nodes.csv").write_text("old")
-    with pytest.raises(ValueError, match=r"Expected to write .*No such file"), replacing(folder):
-        pass  # nothing was written, so that there is nothing to move
-    assert (folder / "nodes.csv").read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["old"]
-
-
 def test_files_have_the_usual_permissions(command: Command, graph: Path) -> None:
     command("convert", graph, graph.parent / "out.npz")
     command("convert", graph, graph.parent / "out")
@@ -645,7 +617,7 @@ def test_what_typer_refuses_is_exit_code_2(command: Command, graph: Path, line: 
 def test_a_place_that_cannot_be_written(command: Command, graph: Path, verb: str) -> None:
     place = ["/proc/out.npz"] if verb == "convert" else ["--parts", 2, "--out", "/proc/out.npz"]
     done = command(verb, graph, *place, code=2)
-    assert re.fullmatch(r"topoff: Expected to write /proc/out\.npz \(got .*\); choose a place .*\n", done.err)
+    assert re.fullmatch(r"topoff: .*/proc/out\.npz.* choose .*\n", done.err)
 
 
 def test_a_folder_without_permission(command: Command, graph: Path) -> None:
@@ -653,7 +625,9 @@ def test_a_folder_without_permission(command: Command, graph: Path) -> None:
         pytest.skip("root may write everywhere")
     closed = graph.parent / "closed"
     closed.mkdir(mode=0o500)
-    assert "Expected to write" in command("convert", graph, closed / "out.npz", code=2).err
+    assert re.fullmatch(
+        r"topoff: .*closed/out\.npz.*ermission denied.*\n", command("convert", graph, closed / "out.npz", code=2).err
+    )
 
 
 @pytest.mark.parametrize("verb", ["info", "partition", "convert"])

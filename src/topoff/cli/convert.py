@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from topoff.data.edges import merge_edges, without_self_loops
-from topoff.data.write import check_place, ending_of, replacing, write_npz, write_tables
+from topoff.data.write import check_place, ending_of, write_npz, write_tables
+from topoff.machine.files import replacing
 
 EXAMPLES = """Examples:
 
@@ -66,8 +67,8 @@ def convert(
         if undirected or remove_duplicates:
             data = merge_edges(data, undirected=undirected)
         status.update("writing")
-        with replacing(path) as place:
-            write_npz(data, place) if ending == "npz" else write_tables(data, place, ending=ending)
+        with replacing(path) as draft:
+            write_npz(data, draft) if ending == "npz" else write_tables(data, draft, ending=ending)
     edges = data.edge_index.size(1)
     if as_json:
         sizes = {"nodes": data.num_nodes, "edges": edges, "edges_before": edges_before, "features": data.num_features}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.data.write import check_place, known_names, replacing
+from topoff.data.write import check_place, known_names
+from topoff.machine.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,8 +55,8 @@ def partition(
         part = cut(data.edge_index, int(data.num_nodes), edge_weight=data.get("edge_weight"), **settings)
         seconds = time.perf_counter() - start
         status.update("writing")
-        with replacing(path) as place:
-            _write(part, data, place, ending=path.suffix.lower())
+        with replacing(path) as draft:
+            _write(part, data, draft, ending=path.suffix.lower())
     result = {**summarise(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
     if as_json:
         typer.echo(json.dumps(result))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,37 +60,6 @@ def check_place(out: str, *, overwrite: bool) -> Path:
         wanted = "a file" if wanted_file else "a folder of tables only"
         raise ValueError(f"Expected {path} to be {wanted} to overwrite it (got {got}); choose another place.")
     return path
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a place beside `path` to write a file or a folder to, then move it there; leave nothing after a failure.
-
-    Raises ValueError in one sentence where writing fails.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replacing(Path(folder) / "a.txt") as place:
-    ...         _ = place.write_text("whole")
-    ...     [found.name for found in Path(folder).iterdir()]
-    ['a.txt']
-    """
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", dir=path.parent) as folder:
-            place, old = Path(folder) / "new", Path(folder) / "old"
-            yield place
-            if path.is_dir():  # a folder cannot be replaced in one step: keep the old one until the new one is there
-                os.replace(path, old)
-                try:
-                    os.replace(place, path)
-                except OSError:
-                    os.replace(old, path)
-                    raise
-            else:
-                os.replace(place, path)
-    except OSError as error:
-        raise ValueError(
-            f"Expected to write {path} (got {error.strerror or error}); choose a place with room that can be written."
-        ) from error
 
 
 # ---- the files

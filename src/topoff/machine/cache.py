@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from topoff.machine.files import replacing
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -57,6 +58,7 @@ def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None =
 
     Raises ValueError for a key that is no plain file name and TypeError for arrays that only pickle could store.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     first = cached("squares", lambda: {"x": np.arange(3) ** 2}, folder=folder)
     ...     again = cached("squares", lambda: {}, folder=folder)
@@ -113,18 +115,11 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Write a temporary file in the same folder, then move it to `path` in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem[:100]}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-            for key, array in arrays.items():
-                with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """Write the arrays as an uncompressed .npz file."""
+    with replacing(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+        for key, array in arrays.items():
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _refuse_objects(arrays: Arrays) -> None:
