@@ -33,6 +33,20 @@ DEFAULT_PARTS = 600  # default number of parts on a large graph: small enough to
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 
 
+def count_batches(ratio: float) -> int:
+    """Return how many batches make an epoch: `round(1 / ratio)`, at least 1.
+
+    Raises:
+        ValueError: `ratio` is not a share of the nodes.
+
+    >>> count_batches(0.1), count_batches(0.7)
+    (10, 1)
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
+    return max(1, round(1 / ratio))
+
+
 @dataclass(kw_only=True, eq=False)
 class NodeSets:
     """Merge parts into batches: every node (or training node) once, balanced sizes, deterministic.
@@ -78,9 +92,7 @@ class NodeSets:
 
     def __len__(self) -> int:
         """Count the batches of an epoch: `round(1 / ratio)`, at least 1."""
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {self.ratio}); 0.1 gives 10 batches.")
-        return max(1, round(1 / self.ratio))
+        return count_batches(self.ratio)
 
     def fit(self, data: Data, *, progress: Progress | None = None, cache: bool = False) -> NodeSets:
         """Partition the graph of `data` (`edge_index`, `edge_weight` if present, `train_mask` with `train_only`).

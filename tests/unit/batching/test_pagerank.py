@@ -10,7 +10,7 @@ import torch
 from graphs import cliques, communities, corners
 from topoff.batching import pagerank
 from topoff.batching import scopes as scopes_room
-from topoff.batching.pagerank import Ints, cached_pagerank, personalised_pagerank, senders, set_pagerank
+from topoff.batching.pagerank import Ints, cached_pagerank, personalized_pagerank, senders, set_pagerank
 from topoff.batching.samplers import spans
 from topoff.batching.scopes import OutputSet, Scopes, ibmb_sets, k_hop, merged, most_influential, shadow_sets, united
 
@@ -41,7 +41,7 @@ def closed_form(csr: Csr, alpha: float) -> Floats:
 
 def scores_of(csr: Csr, roots: Ints, **settings: float) -> Floats:
     """Return personalised PageRank as a dense matrix."""
-    ranked = personalised_pagerank(*csr, roots, **settings)  # type: ignore[arg-type]
+    ranked = personalized_pagerank(*csr, roots, **settings)  # type: ignore[arg-type]
     found = np.zeros((len(roots), len(csr[0]) - 1))
     found[ranked.owners(), ranked.ids] = ranked.scores
     return found
@@ -123,15 +123,15 @@ def exact_bound(csr: Csr, exact: Floats) -> Floats:
 
 def test_walks_go_where_messages_come_from() -> None:
     csr = senders(torch.tensor([[0], [1]]), 2)  # 0 sends to 1
-    assert personalised_pagerank(*csr, np.array([1]), alpha=0.2).ids.tolist() == [1, 0]
-    assert personalised_pagerank(*csr, np.array([0]), alpha=0.2).ids.tolist() == [0]
+    assert personalized_pagerank(*csr, np.array([1]), alpha=0.2).ids.tolist() == [1, 0]
+    assert personalized_pagerank(*csr, np.array([0]), alpha=0.2).ids.tolist() == [0]
 
 
 def test_rows_do_not_depend_on_what_is_pushed_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     csr, roots = GRAPHS["undirected"], np.array([7, 3, 3, 39, 0])
-    whole = personalised_pagerank(*csr, roots, keep=6)
+    whole = personalized_pagerank(*csr, roots, keep=6)
     monkeypatch.setattr(pagerank, "ROOTS", 2)
-    pieces = personalised_pagerank(*csr, roots, keep=6)
+    pieces = personalized_pagerank(*csr, roots, keep=6)
     assert np.array_equal(whole.offsets, pieces.offsets)
     assert np.array_equal(whole.ids, pieces.ids)
     assert np.allclose(whole.scores, pieces.scores, atol=1e-14, rtol=0)
@@ -141,7 +141,7 @@ def test_rows_do_not_depend_on_what_is_pushed_with_them(monkeypatch: pytest.Monk
 def test_the_best_nodes_are_kept_the_root_first() -> None:
     csr = GRAPHS["undirected"]
     exact = closed_form(csr, 0.15)
-    ranked = personalised_pagerank(*csr, np.arange(40), alpha=0.15, tolerance=1e-9, keep=5)
+    ranked = personalized_pagerank(*csr, np.arange(40), alpha=0.15, tolerance=1e-9, keep=5)
     assert np.diff(ranked.offsets).max() == 5
     for root, (nodes, scores) in enumerate(
         zip(ranked.lists(), np.split(ranked.scores, ranked.offsets[1:-1]), strict=True)
@@ -155,21 +155,21 @@ def test_the_best_nodes_are_kept_the_root_first() -> None:
 
 
 def test_equal_scores_are_ordered_by_id_and_a_hub_has_neighbours() -> None:
-    ranked = personalised_pagerank(*star(50), np.array([0, 9]), tolerance=0.5, keep=4)  # no neighbour reaches 0.5
+    ranked = personalized_pagerank(*star(50), np.array([0, 9]), tolerance=0.5, keep=4)  # no neighbour reaches 0.5
     assert ranked.lists()[0].tolist() == [0, 1, 2, 3]
     assert ranked.lists()[1].tolist()[:2] == [9, 0]
-    assert personalised_pagerank(*star(50), np.array([0]), keep=1).ids.tolist() == [0]
+    assert personalized_pagerank(*star(50), np.array([0]), keep=1).ids.tolist() == [0]
 
 
 def test_no_roots_have_no_scores() -> None:
-    assert len(personalised_pagerank(*star(3), np.zeros(0, dtype=np.int64))) == 0
+    assert len(personalized_pagerank(*star(3), np.zeros(0, dtype=np.int64))) == 0
 
 
 def test_stored_scores_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path))
     offsets, ids = GRAPHS["undirected"]
     roots = np.arange(10)
-    plain = personalised_pagerank(offsets, ids, roots, alpha=0.2, keep=3)
+    plain = personalized_pagerank(offsets, ids, roots, alpha=0.2, keep=3)
     for _ in range(2):
         stored = cached_pagerank(offsets, ids, roots, alpha=0.2, keep=3)
         assert np.array_equal(stored.ids, plain.ids)
@@ -263,7 +263,7 @@ def test_nodes_that_influence_each_other_are_grouped() -> None:
     edges = cliques(4, 5)
     csr = senders(torch.cat([edges, edges.flip(0)], dim=1), 20)
     order = np.random.default_rng(0).permutation(20)
-    ranked = personalised_pagerank(*csr, order, alpha=0.25, keep=8)
+    ranked = personalized_pagerank(*csr, order, alpha=0.25, keep=8)
     groups = [sorted(order[rows].tolist()) for rows in merged(ranked, order, batches=4)]
     assert sorted(groups) == [list(range(at, at + 5)) for at in (0, 5, 10, 15)]
 
@@ -271,7 +271,7 @@ def test_nodes_that_influence_each_other_are_grouped() -> None:
 @pytest.mark.parametrize("batches", [1, 3, 7, 20])
 def test_groups_hold_every_output_once_and_are_balanced(batches: int) -> None:
     outputs = np.arange(0, 40, 2)
-    ranked = personalised_pagerank(*GRAPHS["undirected"], outputs, keep=6)
+    ranked = personalized_pagerank(*GRAPHS["undirected"], outputs, keep=6)
     groups = merged(ranked, outputs, batches=batches)
     assert len(groups) == batches
     assert sorted(np.concatenate(groups).tolist()) == list(range(20))
@@ -281,7 +281,7 @@ def test_groups_hold_every_output_once_and_are_balanced(batches: int) -> None:
 
 def test_groups_of_nodes_without_influence_are_balanced_too() -> None:
     outputs = np.arange(3)
-    ranked = personalised_pagerank(*GRAPHS["no edges"], outputs, keep=4)
+    ranked = personalized_pagerank(*GRAPHS["no edges"], outputs, keep=4)
     assert [rows.tolist() for rows in merged(ranked, outputs, batches=2)] == [[0, 2], [1]]
 
 
@@ -338,7 +338,7 @@ def test_sets_of_nodes_for_other_methods() -> None:
     outputs = np.arange(0, 40, 2)
     found = ibmb_sets(*csr, outputs, batches=4, fanout=6)
     assert sorted(np.concatenate([nodes[:5] for nodes in found]).tolist()) == outputs.tolist()
-    ranked = personalised_pagerank(*csr, found[1][:5], alpha=0.25, keep=6)
+    ranked = personalized_pagerank(*csr, found[1][:5], alpha=0.25, keep=6)
     assert set(found[1].tolist()) == set(ranked.ids.tolist())
 
 
@@ -349,20 +349,20 @@ def test_bad_numbers_are_refused() -> None:
     csr, roots, rng = star(3), np.array([0]), np.random.default_rng(0)
     for alpha in (0.0, 1.0):
         with pytest.raises(ValueError, match="Expected 'alpha' to be between 0 and 1"):
-            personalised_pagerank(*csr, roots, alpha=alpha)
+            personalized_pagerank(*csr, roots, alpha=alpha)
         with pytest.raises(ValueError, match="Expected 'alpha' to be between 0 and 1"):
             set_pagerank(*csr, [roots], alpha=alpha)
     with pytest.raises(ValueError, match=r"Expected 'tolerance' to be positive \(got 0\)"):
-        personalised_pagerank(*csr, roots, tolerance=0)
+        personalized_pagerank(*csr, roots, tolerance=0)
     with pytest.raises(ValueError, match="Expected 'keep' to be at least 1"):
-        personalised_pagerank(*csr, roots, keep=-1)
+        personalized_pagerank(*csr, roots, keep=-1)
     with pytest.raises(ValueError, match="Expected 'iterations' to be at least 1"):
         set_pagerank(*csr, [roots], iterations=0)
     with pytest.raises(ValueError, match="Expected 'hops' to be at least 0"):
         k_hop(*csr, roots, hops=-1, fanout=2, rng=rng)
     with pytest.raises(ValueError, match="Expected 'fanout' to be at least 1"):
         k_hop(*csr, roots, hops=1, fanout=0, rng=rng)
-    ranked = personalised_pagerank(*csr, roots)
+    ranked = personalized_pagerank(*csr, roots)
     for batches in (0, 2):
         with pytest.raises(ValueError, match="Expected at most 1 batches, one per output node"):
             merged(ranked, roots, batches=batches)

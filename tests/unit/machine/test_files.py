@@ -66,7 +66,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path.write_text("old")
     with pytest.raises(OSError, match=r"No space left on device: '.*/graph\.npz'$"):
         half_write(path, OSError(errno.ENOSPC, "No space left on device", "a hidden draft"))
-    with pytest.raises(OSError, match="^disk full$"):
+    with pytest.raises(OSError, match=r"^disk full$"):
         half_write(path, OSError("disk full"))
     with pytest.raises(KeyboardInterrupt):
         half_write(path, KeyboardInterrupt())
