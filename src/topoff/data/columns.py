@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from topoff.data.check import refuse
+
 Column = Any  # a pyarrow.Array of large_string, int64 or float64
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 WORD = pa.large_string()
@@ -31,11 +33,6 @@ class Table:
     path: Path
     columns: dict[str, Column]
     rows: int
-
-
-def refuse(expected: str, got: str, remedy: str) -> NoReturn:
-    """Raise the one sentence."""
-    raise ValueError(f"Expected {expected} (got {got}); {remedy}.")
 
 
 def find_table(folder: Path, name: str) -> Path | None:
@@ -156,11 +153,11 @@ def _plain(column: Any, *, name: str, path: Path) -> Column:
         return column.cast(WORD)
     if pa.types.is_integer(kind) and kind != pa.uint64():
         return column.cast(pa.int64())
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        column = column.cast(pa.float64(), safe=False)
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
-    remedy = "spread it over columns with one value each, or leave it out"
-    refuse(f"the column '{name}' of {path} to hold numbers, words or booleans", str(kind), remedy)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        remedy = "spread it over columns with one value each, or leave it out"
+        refuse(f"the column '{name}' of {path} to hold numbers, words or booleans", str(kind), remedy)
+    column = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
 
 
 # ---- files

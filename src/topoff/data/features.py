@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from topoff.data.check import refuse
 from topoff.data.columns import (
     WORD,
     Column,
@@ -20,7 +21,6 @@ from topoff.data.columns import (
     finite_numbers,
     is_words,
     looks_numeric,
-    refuse,
     refuse_value,
 )
 

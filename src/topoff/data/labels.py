@@ -7,12 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from topoff.data.columns import WORD, Column, Table, as_numbers, as_words, finite_numbers, refuse, refuse_value
-from topoff.data.sources import MASKS
+from topoff.data.check import refuse
+from topoff.data.columns import WORD, Column, Table, as_numbers, as_words, finite_numbers, refuse_value
+from topoff.data.layout import MASKS
 from topoff.machine.cache import Arrays
 
 SEVERAL = "label:"
-SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "0": 0, "1": 1, "2": 2, "-1": -1}
+CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "0": 0, "1": 1, "2": 2, "-1": -1}  # of splits
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ def read_split(nodes: Table, y: np.ndarray[Any, Any] | None) -> tuple[Arrays, li
     words = pc.utf8_lower(_whole_words(nodes.columns["split"]))
     if words.null_count == nodes.rows:
         return {}, ["split: no value at all, so that a split is drawn"]
-    found = pc.fill_null(pc.index_in(words, value_set=pa.array(list(SPLITS), WORD)), -1).to_numpy()
+    found = pc.fill_null(pc.index_in(words, value_set=pa.array(list(CODES), WORD)), -1).to_numpy()
     given = words.is_valid().to_numpy(zero_copy_only=False)
     unknown = np.flatnonzero(given & (found < 0))
     if len(unknown):
         remedy = "write train, val or test, or nothing for a node in none of them"
         refuse_value(nodes, "split", int(unknown[0]), expected="to name the split", remedy=remedy)
-    codes = np.where(given, np.array(list(SPLITS.values()))[found], -1)
+    codes = np.where(given, np.array(list(CODES.values()))[found], -1)
     labelled = _labelled(y)
     lost = int((~labelled & (codes >= 0)).sum())
     notes = [f"split: {lost} nodes have a split but no label, and are in no mask"] if lost else []

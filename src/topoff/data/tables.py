@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from topoff.data.check import refuse
 from topoff.data.columns import (
     WORD,
     Column,
@@ -27,7 +28,6 @@ from topoff.data.columns import (
     is_words,
     parsed,
     read_table,
-    refuse,
     refuse_value,
 )
 from topoff.data.features import encode_columns, fit_columns

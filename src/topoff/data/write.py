@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topoff.data.layout import NAMES, SPLITS
+
 if TYPE_CHECKING:
     import numpy as np
     from torch_geometric.data import Data
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "parquet")
 TABLES = tuple(f"{table}.{ending}" for table in ("nodes", "edges") for ending in FORMATS)
 OTHER_FILES = (".csv", ".tsv", ".parquet", ".json", ".npy", ".pt", ".pkl", ".gz", ".zip", ".h5")
-SPLITS = ("train", "val", "test")
-SPARSE = 0.1  # share of entries that are not zero, below which features are stored as CSR
 
 
 def ending_of(out: str, table_format: str | None) -> str:
@@ -68,18 +68,13 @@ def check_place(out: str, *, overwrite: bool) -> Path:
 def write_npz(data: Data, path: Path) -> None:
     """Write a graph in the layout that `topoff.load` reads back exactly."""
     import numpy as np
-    import scipy.sparse
 
-    x = data.x.numpy()
+    from topoff.data.npz import stored_features
+
     arrays: dict[str, Any] = {"edge_index": data.edge_index.numpy(), "y": data.y.numpy(), "split": _split_codes(data)}
-    if np.count_nonzero(x) < SPARSE * x.size:
-        rows = scipy.sparse.csr_array(x)
-        parts = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr, "shape": np.array(rows.shape)}
-        arrays |= {f"x_{name}": part for name, part in parts.items()}
-    else:
-        arrays["x"] = x
+    arrays |= stored_features(data.x.numpy())
     arrays |= {name: data[name].numpy() for name in ("edge_weight", "edge_attr") if data.get(name) is not None}
-    arrays |= {key: np.array(known) for key in ("node_ids", "class_names") if (known := known_names(data, key))}
+    arrays |= {key: np.array(known) for key in NAMES if (known := known_names(data, key))}
     with path.open("wb") as file:
         np.savez(file, **arrays)
 

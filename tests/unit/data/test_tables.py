@@ -611,7 +611,7 @@ def no_network(*_: Any) -> None:
 def test_names_before_folders_and_tables_before_npz(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "Cora")
-    monkeypatch.setattr("topoff.data.sources._probe", no_network)
+    monkeypatch.setattr("topoff.data.pyg_datasets._probe", no_network)
     with pytest.raises(FileNotFoundError, match="raw files of Cora"):
         load("Cora", root=tmp_path / "root")
     assert load(Path("Cora")).num_nodes == 4
