@@ -47,3 +47,39 @@ def benchmark() -> dict[str, np.ndarray]:
     masks["train_masks"][1, 1] = False
     edges = np.array([[0, 1], [2, 2], [4, 3], [3, 4]])
     return {"node_features": np.eye(N, dtype=np.float32), "node_labels": np.arange(N), "edges": edges, **masks}
+
+
+def mask(*nodes: int, n: int = N) -> torch.Tensor:
+    out = torch.zeros(n, dtype=torch.bool)
+    out[list(nodes)] = True
+    return out
+
+
+def crooked(**changes: Any) -> Data:
+    """Directed, weighted, with a self-loop (2, 2), a duplicate edge (0, 1), an isolated, unlabelled node 5."""
+    parts = {
+        "x": torch.arange(2.0 * N).view(N, 2),
+        "edge_index": torch.tensor([[0, 0, 2, 3, 4], [1, 1, 2, 0, 3]]),
+        "edge_weight": torch.tensor([1.0, 0.5, -1.0, 0.0, 2.0]),
+        "edge_attr": torch.ones(5, 3),
+        "y": torch.tensor([0, 7, 0, 7, 3, -1]),
+        "train_mask": mask(0, 1),
+        "val_mask": mask(2),
+        "test_mask": mask(3, 4),
+    }
+    return Data(**{name: value for name, value in {**parts, **changes}.items() if value is not None})
+
+
+def ring(n: int = 30, *, classes: int = 3) -> Data:
+    """Return an undirected ring without anything to warn of: every class has n / classes nodes in a row."""
+    ids = torch.arange(n)
+    forth = torch.stack([ids, (ids + 1) % n])
+    train = ids % 2 == 0
+    return Data(
+        x=torch.randn(n, 4, dtype=torch.float64),
+        edge_index=torch.cat([forth, forth.flip(0)], dim=1),
+        y=ids * classes // n,
+        train_mask=train,
+        val_mask=~train & (ids % 4 == 1),
+        test_mask=~train & (ids % 4 == 3),
+    )

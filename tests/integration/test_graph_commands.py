@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -24,10 +22,7 @@ from graphs import communities, corners
 from topoff.cli import app as cli
 from topoff.cli.partition import summarise
 from topoff.data.describe import describe
-from topoff.data.edges import merge_edges, without_self_loops
-from topoff.data.write import write_npz, write_tables
-
-SPLITS = ("train", "val", "test")
+from topoff.data.layout import SPLITS
 
 
 @dataclass(frozen=True)
@@ -328,66 +323,6 @@ def test_tables_come_back(command: Command, tmp_path: Path, change: Callable[[Da
     assert torch.allclose(standard.float(), after.x, atol=1e-5)
 
 
-def named() -> Data:
-    """Return a graph whose nodes and classes have names, one of them with a comma and one without a label."""
-    data = topoff.load(communities(weighted=True))
-    data.y = torch.where(torch.arange(60) == 7, -1, data.y)
-    for name in SPLITS:
-        data[f"{name}_mask"][7] = False
-    names = ["plum", "fig, dried", "äpfel", "kiwi"]
-    data.names = SimpleNamespace(node_ids=[f"n{number}" for number in range(60)], class_names=names, notes=())
-    return data
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_names_are_written_to_tables(tmp_path: Path, ending: str) -> None:
-    data = named()
-    write_tables(data, tmp_path / "out", ending=ending)
-    read = pyarrow.csv.read_csv if ending == "csv" else pyarrow.parquet.read_table
-    nodes = read(tmp_path / "out" / f"nodes.{ending}").to_pydict()
-    edges = read(tmp_path / "out" / f"edges.{ending}").to_pydict()
-    assert list(nodes) == ["id", "f0", "f1", "f2", "f3", "f4", "label", "split"]
-    assert nodes["id"] == data.names.node_ids
-    labels = [data.names.class_names[label] if label >= 0 else None for label in data.y.tolist()]
-    assert [label or None for label in nodes["label"]] == labels
-    assert nodes["split"][7] in (None, "")
-    assert set(nodes["split"]) - {None, ""} == set(SPLITS)
-    assert edges["source"] == [f"n{number}" for number in data.edge_index[0].tolist()]
-    assert edges["weight"] == pytest.approx(data.edge_weight.tolist())
-    after = topoff.load(tmp_path / "out")
-    assert torch.equal(after.edge_index, data.edge_index)
-    assert list(after.names.node_ids) == data.names.node_ids
-    assert [after.names.class_names[label] if label >= 0 else None for label in after.y.tolist()] == labels
-
-
-def test_names_are_written_to_npz(tmp_path: Path) -> None:
-    data = named()
-    write_npz(data, tmp_path / "out.npz")
-    stored = np.load(tmp_path / "out.npz", allow_pickle=False)
-    assert stored["class_names"].tolist() == data.names.class_names
-    assert stored["node_ids"].tolist() == data.names.node_ids
-    after = topoff.load(tmp_path / "out.npz")
-    assert list(after.names.class_names) == data.names.class_names
-    assert list(after.names.node_ids) == data.names.node_ids
-    assert torch.equal(after.y, data.y)
-
-
-def test_a_missing_target_is_no_value(tmp_path: Path) -> None:
-    data = communities()
-    quantity(data)
-    write_tables(topoff.load(data), tmp_path / "out", ending="parquet")
-    target = pyarrow.parquet.read_table(tmp_path / "out" / "nodes.parquet")["target"]
-    assert target.null_count == int(data.y.isnan().sum()) > 0
-
-
-def test_several_named_labels_get_a_column_each(tmp_path: Path) -> None:
-    data = named()
-    data.y = (torch.rand(60, 4) < 0.5).float()
-    write_tables(data, tmp_path / "out", ending="parquet")
-    columns = pyarrow.parquet.read_table(tmp_path / "out" / "nodes.parquet").column_names
-    assert columns[6:10] == [f"label:{name}" for name in data.names.class_names]
-
-
 def test_convert_writes_the_split_that_is_asked_for(command: Command, tmp_path: Path) -> None:
     data = communities()
     for name in SPLITS:
@@ -439,45 +374,6 @@ def test_duplicates_and_self_loops_go_when_asked(command: Command, crooked: Path
     assert counts("--remove-duplicates") == (28, 0, 3, False)
     assert counts("--remove-self-loops") == (29, 4, 0, False)
     assert counts("--remove-self-loops", "--remove-duplicates") == (25, 0, 0, False)
-
-
-def pair(edges: list[tuple[int, int]], weights: list[float] | None = None) -> Data:
-    """Return a graph of three nodes with these edges."""
-    index = torch.tensor(edges, dtype=torch.long).view(-1, 2).t()
-    data = Data(x=torch.eye(3), edge_index=index)
-    if weights is not None:
-        data.edge_weight = torch.tensor(weights)
-    return data
-
-
-@pytest.mark.parametrize("undirected", [False, True])
-def test_equal_weights_stay_and_others_add_up(undirected: bool) -> None:  # noqa: FBT001
-    data = pair([(0, 1), (0, 1), (1, 2), (1, 2), (1, 2), (2, 2)], [2.0, 2.0, 1.0, 1.0, 5.0, 4.0])
-    merged = merge_edges(data, undirected=undirected)
-    both = [[0, 1], [1, 0], [1, 2], [2, 1], [2, 2]]
-    assert merged.edge_index.t().tolist() == (both if undirected else [both[0], both[2], both[4]])
-    assert merged.edge_weight.tolist() == ([2, 2, 7, 7, 4] if undirected else [2, 7, 4])
-    assert merged.edge_weight.dtype == data.edge_weight.dtype
-    assert merged.edge_index.is_contiguous()
-    assert data.edge_index.size(1) == 6
-
-
-def test_merging_needs_no_weights_and_no_edges() -> None:
-    merged = merge_edges(pair([(0, 1), (0, 1)]), undirected=False)
-    assert merged.edge_index.tolist() == [[0], [1]]
-    assert "edge_weight" not in merged
-    for undirected in (False, True):
-        assert merge_edges(pair([], []), undirected=undirected).edge_index.shape == (2, 0)
-
-
-def test_self_loops_take_their_weights_along() -> None:
-    data = pair([(0, 1), (1, 1), (1, 2)], [1.0, 2.0, 3.0])
-    data.edge_attr = torch.arange(6).view(3, 2)
-    out = without_self_loops(data)
-    assert out.edge_index.tolist() == [[0, 1], [1, 2]]
-    assert out.edge_weight.tolist() == [1, 3]
-    assert out.edge_attr.tolist() == [[0, 1], [4, 5]]
-    assert data.edge_index.size(1) == 3
 
 
 def test_edge_features_are_neither_merged_nor_dropped_silently(command: Command, tmp_path: Path) -> None:

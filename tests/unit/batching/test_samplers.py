@@ -16,6 +16,7 @@ from topoff.batching.samplers import (
     node_probabilities,
     node_sampler,
     pick,
+    spans,
     walk_sampler,
     walks,
 )
@@ -211,3 +212,9 @@ def test_nodes_and_pairs_are_counted_as_by_hand() -> None:
     assert counts.samples == 31
     assert counts.nodes.tolist() == held.sum(axis=0).tolist()
     assert counts.pairs.tolist() == (held.T @ held)[pairs.rows, pairs.ids].tolist()
+
+
+def test_spans_are_the_entries_of_rows() -> None:
+    positions, owner = spans(np.array([0, 2, 2, 5]), np.array([2, 1, 0, 2]))
+    assert positions.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
+    assert owner.tolist() == [0, 0, 0, 2, 2, 3, 3, 3]
