@@ -13,7 +13,7 @@ from topoff.data.tables import Tables, read_tables
 EDGES = "source,target,weight\na,b,2\nb,a,-0.5\nc,c,1e2\n"
 
 
-# id, a number with a gap, words with a gap, a boolean, free text, a constant, an empty column, a split and labels
+# id, a number and a string that may be missing, a boolean, free text, a constant, an empty column, a split and labels
 NODES = """id,age,city,ok,name,one,none,split,label
 a,30,Oslo,True,Ann,1,,train,yes
 b,50,Rome,FALSE,Bob,1,,val,no

@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 import topoff
 from graphs import communities, corners
 from topoff.cli import app as cli
-from topoff.cli.partition import summarise
+from topoff.cli.partition import summarize
 from topoff.data.describe import describe
 from topoff.data.layout import SPLITS
 
@@ -219,9 +219,9 @@ def test_partition_leaves_self_loops_out_of_the_cut(command: Command, crooked: P
 
 
 def test_empty_parts_count() -> None:
-    found = summarise(torch.tensor([0, 0, 1]), torch.tensor([[0, 1, 2], [1, 2, 2]]), parts=4)
+    found = summarize(torch.tensor([0, 0, 1]), torch.tensor([[0, 1, 2], [1, 2, 2]]), parts=4)
     assert found == {"parts": 4, "edge_cut": 0.5, "min": 0, "mean": 0.75, "max": 2}
-    assert summarise(torch.tensor([0]), torch.empty(2, 0, dtype=torch.long), parts=1)["edge_cut"] == 0.0
+    assert summarize(torch.tensor([0]), torch.empty(2, 0, dtype=torch.long), parts=1)["edge_cut"] == 0.0
 
 
 def test_partition_prints_a_table_and_writes_csv(command: Command, graph: Path) -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from topoff.batching.partition import Ints, Progress, cached_partition, check_method, check_seed, partition
+from topoff.batching.partition import Announce, Ints, cached_partition, check_method, check_seed, partition
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -94,7 +94,7 @@ class NodeSets:
         """Count the batches of an epoch: `round(1 / ratio)`, at least 1."""
         return count_batches(self.ratio)
 
-    def fit(self, data: Data, *, progress: Progress | None = None, cache: bool = False) -> NodeSets:
+    def fit(self, data: Data, *, progress: Announce | None = None, cache: bool = False) -> NodeSets:
         """Partition the graph of `data` (`edge_index`, `edge_weight` if present, `train_mask` with `train_only`).
 
         Args:
@@ -174,7 +174,7 @@ class NodeSets:
         stops = np.cumsum(np.bincount(batch, minlength=len(self)))[:-1]
         return [torch.from_numpy(piece) for piece in np.split(nodes[order], stops)]
 
-    def _fitted(self, data: Data, nodes: Ints, *, progress: Progress | None, cache: bool) -> Tensor:
+    def _fitted(self, data: Data, nodes: Ints, *, progress: Announce | None, cache: bool) -> Tensor:
         """Return the part of every node: from the partitioner or the cache, split so that no batch is empty."""
         num_nodes = int(data.num_nodes)
         count = self._number_of_parts(num_nodes)

@@ -57,7 +57,7 @@ def partition(
         status.update("writing")
         with replacing(path) as draft:
             _write(part, data, draft, ending=path.suffix.lower())
-    result = {**summarise(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
+    result = {**summarize(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
     if as_json:
         typer.echo(json.dumps(result))
     elif not quiet:
@@ -82,11 +82,11 @@ def _write(part: Tensor, data: Data, place: Path, *, ending: str) -> None:
         writer.writerows(zip(ids or range(len(part)), part.tolist(), strict=True))
 
 
-def summarise(part: Tensor, edge_index: Tensor, *, parts: int) -> dict[str, Any]:
+def summarize(part: Tensor, edge_index: Tensor, *, parts: int) -> dict[str, Any]:
     """Count the sizes of the parts, empty ones too, and the share of edges between different nodes that are cut.
 
     >>> import torch
-    >>> summarise(torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]), parts=2)
+    >>> summarize(torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]), parts=2)
     {'parts': 2, 'edge_cut': 0.5, 'min': 1, 'mean': 1.5, 'max': 2}
     """
     between = int((edge_index[0] != edge_index[1]).sum())

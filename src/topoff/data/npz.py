@@ -58,7 +58,7 @@ def unify(arrays: Arrays, *, others: list[str], origin: str, labels: bool = True
     if "split" in arrays:
         arrays.update(_masks_from_codes(arrays["split"], origin=origin))
     out = {name: _native(name, arrays[name]) for name in LAYOUT if name in arrays and name not in (*CSR, "split")}
-    return {**out, "edge_index": _symmetrise(out["edge_index"])} if benchmark else out
+    return {**out, "edge_index": _symmetrized(out["edge_index"])} if benchmark else out
 
 
 def _transpose(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -67,7 +67,7 @@ def _transpose(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.T if pairs or (name.endswith("_masks") and array.ndim == 2) else array
 
 
-def _symmetrise(edges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _symmetrized(edges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Add the reverse of every edge and drop duplicates, as PyG's to_undirected; leave malformed ones to the check."""
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind != "i" or edges.size == 0 or edges.min() < 0:
         return edges

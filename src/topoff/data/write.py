@@ -106,9 +106,9 @@ def write_tables(data: Data, folder: Path, *, ending: str) -> None:
     edges = {"source": ids.take(data.edge_index[0].numpy()), "target": ids.take(data.edge_index[1].numpy())}
     if data.get("edge_weight") is not None:
         edges["weight"] = pyarrow.array(data.edge_weight.numpy())
-    words = pyarrow.array([*SPLITS, None]).take(pyarrow.array(_split_codes(data) % 4))  # -1 becomes 3
+    splits = pyarrow.array([*SPLITS, None]).take(pyarrow.array(_split_codes(data) % 4))  # -1 becomes 3
     features = {f"f{number}": pyarrow.array(column) for number, column in enumerate(data.x.t().contiguous().numpy())}
-    nodes = {"id": ids, **features, **_label_columns(data), "split": words}
+    nodes = {"id": ids, **features, **_label_columns(data), "split": splits}
     folder.mkdir()
     write = pyarrow.csv.write_csv if ending == "csv" else pyarrow.parquet.write_table
     write(pyarrow.table(nodes), folder / f"nodes.{ending}")

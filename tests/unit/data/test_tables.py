@@ -40,7 +40,7 @@ def test_a_small_graph(tmp_path: Path) -> None:
     assert tables.notes == [
         "one: a column with one value only, left out",
         "none: a column without any value, left out",
-        "name: a column of words that are all different, left out",
+        "name: a column of strings that are all different, left out",
         "age: 1 of 4 missing, filled with the mean 40 and marked",
         "city: 2 categories, one column each; 1 of 4 missing, marked",
         "ok: 2 categories, one column each",
@@ -189,8 +189,8 @@ def test_another_table_is_encoded_alike(tmp_path: Path) -> None:
     assert second.encoding == first.encoding
     assert second.notes[:4] == [
         "extra: not used, as the first table had no such column",
-        "city: 1 of 3 hold words without a column of their own (such as 'Lima') and have zeros only",
-        "ok: 1 of 3 hold words without a column of their own (such as 'maybe') and have zeros only",
+        "city: 1 of 3 hold strings without a column of their own (such as 'Lima') and have zeros only",
+        "ok: 1 of 3 hold strings without a column of their own (such as 'maybe') and have zeros only",
         "ok: 1 of 3 missing, all zeros, not marked",
     ]
 
@@ -260,7 +260,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "mixture": (
         FEW + "d,?\n",
         EDGES,
-        r"'f' of .*nodes\.csv to hold either numbers or words, not 3 numbers and 1 words \(got '\?' in data row 4\)",
+        r"'f' of .*csv to hold either numbers or strings, not 3 numbers and 1 strings \(got '\?' in data row 4\)",
     ),
     "infinite": (FEW + "d,inf\n", EDGES, r"'f' of .* to hold finite numbers \(got 'inf' in data row 4\)"),
     "short row": (
@@ -280,7 +280,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "list column": (
         pa.table({"id": [1], "v": [[1.0, 2.0]]}),
         EDGES,
-        r"'v' of .*nodes\.parquet to hold numbers, words or booleans \(got list<.*>\); spread it",
+        r"'v' of .*nodes\.parquet to hold numbers, strings or booleans \(got list<.*>\); spread it",
     ),
     "two labels": (
         "id,label,target\na,1,2\n",
