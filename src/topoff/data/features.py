@@ -25,9 +25,9 @@ from topoff.data.columns import (
     refuse_value,
 )
 
-Entry = dict[
-    str, Any
-]  # JSON: name, kind (number | words: strings | gaps: missing or not), mean, std, categories, other, missing
+# JSON: name, kind (number; words: a column of strings; gaps: whether there is a value),
+# mean, std, categories, other, missing
+Entry = dict[str, Any]
 MOST = 64  # categories with a column of their own
 
 NUMBERS = "{}, standardised"
