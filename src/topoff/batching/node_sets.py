@@ -1,7 +1,7 @@
 """Node sets for mini-batches: merge the parts of a graph into balanced batches.
 
 `partition` gives every node a part; `NodeSets` merges the parts into batches, as Cluster-GCN does: each node once,
- balanced sizes, the same for every epoch or regrouped anew.
+balanced sizes, the same for every epoch or regrouped anew.
 
 >>> import torch
 >>> from torch_geometric.data import Data

@@ -1,7 +1,7 @@
 """Node sets that overlap, for compensated batches over any sampler: GraphSAINT, ShaDow, IBMB (Table 8 of the paper).
 
-Compensation does not ask where a batch's nodes come from. `SampledSets` has the face of `NodeSets`, but
-a node may be in several sets or in none: losses are weighed by how often a training node occurs in an epoch.
+Compensation does not ask where a batch's nodes come from. `SampledSets` has the interface of `NodeSets`, but
+a node may be in several sets or in none: losses are weighted by how often a training node occurs in an epoch.
 
 >>> import torch
 >>> from torch_geometric.data import Data
@@ -61,7 +61,7 @@ class SampledSets:
         return count_batches(self.ratio)
 
     def fit(self, data: Data, *, cache: bool = False) -> SampledSets:
-        """Look at the graph; `cache` is there for the face's sake, nothing is kept on disk.
+        """Look at the graph; `cache` is accepted as by `NodeSets`, but nothing is kept on disk.
 
         Raises:
             ValueError: an unknown sampler, or a parameter out of range.

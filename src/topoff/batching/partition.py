@@ -107,7 +107,7 @@ def cached_partition(
     progress: Announce | None = None,
     folder: str | Path | None = None,
 ) -> Tensor:
-    """Return what `partition` returns, kept between runs in a file that is named by a hash of all it depends on.
+    """Return what `partition` returns, kept between runs in a file named by a hash of everything it depends on.
 
     That is the edges, the weights, every argument and the release of the partitioner. The folder is by default that of
     `cache`, whose promises hold: two processes may share it, and a damaged file is built again with a warning.
@@ -155,7 +155,7 @@ def _key(edge_index: Tensor, edge_weight: Tensor | None, *, method: str, numbers
 
 
 def check_method(method: str) -> None:
-    """Refuse the name of an unknown method, and say which one is near."""
+    """Refuse the name of an unknown method, and say which one is closest."""
     if method not in PARTITIONERS:
         near = difflib.get_close_matches(str(method), PARTITIONERS, n=1, cutoff=0.4)
         remedy = f"did you mean {near[0]!r}?" if near else "'kaminpar' is the default."

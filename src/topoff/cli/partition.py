@@ -34,8 +34,8 @@ def partition(
         str,
         typer.Option(help=".npz with 'parts' (and 'node_ids' where known), or .csv with the columns node and part."),
     ] = "parts.npz",
-    seed: Annotated[int, typer.Option(help="Seed of the partitioner.", min=0)] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file where it exists.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0)] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
     quiet: Annotated[bool, typer.Option(help="Print nothing but JSON and errors.")] = False,
 ) -> None:

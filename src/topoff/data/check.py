@@ -1,4 +1,4 @@
-"""Check a graph: whatever leaves this room is a plain, valid `Data`."""
+"""Check a graph: what passes is a plain, valid `Data`."""
 
 import copy
 from typing import Any, NoReturn
@@ -79,7 +79,7 @@ def row_normalized(data: Data) -> Data:
 
 
 def refuse(expected: str, got: str, remedy: str) -> NoReturn:
-    """Raise the one sentence."""
+    """Raise ValueError in one sentence."""
     raise ValueError(f"Expected {expected} (got {got}); {remedy}.")
 
 

@@ -1,4 +1,4 @@
-"""Read one table, csv or parquet, into plain columns: strings, whole numbers or floats, null where nothing is given.
+"""Read one table, csv or parquet, into plain columns: strings, whole numbers or floats, null where a value is missing.
 
 A csv file is read as strings throughout, so that what a column means never depends on its first rows, and an id such as
 007 stays what it is; numbers are made of strings afterwards, where every known value of a column is one.
@@ -134,7 +134,7 @@ def looks_numeric(column: Column) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def refuse_value(table: Table, name: str, row: int, *, expected: str, remedy: str) -> NoReturn:
-    """Raise the one sentence about one value."""
+    """Raise ValueError in one sentence about one value."""
     value = table.columns[name][row].as_py()
     got = "nothing" if value is None else f"'{value}'"
     refuse(f"the column '{name}' of {table.path} {expected}", f"{got} in data row {row + 1}", remedy)

@@ -1,4 +1,4 @@
-"""Describe a graph in numbers, and warn of what would go wrong or cost accuracy before anything is trained.
+"""Describe a graph in numbers, and warn about what would fail or cost accuracy, before anything is trained.
 
 >>> import torch
 >>> from torch_geometric.data import Data

@@ -38,9 +38,9 @@ def ending_of(out: str, table_format: str | None) -> str:
 
 
 def check_place(out: str, *, overwrite: bool) -> Path:
-    """Return the absolute path of `out`, refused if it exists (unless `overwrite`) or cannot be reached.
+    """Return the absolute path of `out`, and refuse one that exists (unless `overwrite`) or has no parent folder.
 
-    A folder is overwritten only if it holds tables alone: nobody's other files are removed.
+    A folder is overwritten only if it holds nothing but tables: other files are never removed.
 
     >>> check_place("/nowhere/graph.npz", overwrite=False)
     Traceback (most recent call last):
@@ -58,7 +58,7 @@ def check_place(out: str, *, overwrite: bool) -> Path:
     if path.is_dir() == wanted_file or others:
         got = f"a folder with {others[0]}" if others else "a folder" if path.is_dir() else "a file"
         wanted = "a file" if wanted_file else "a folder of tables only"
-        raise ValueError(f"Expected {path} to be {wanted} to overwrite it (got {got}); choose another place.")
+        raise ValueError(f"Expected {path} to be {wanted} to overwrite it (got {got}); choose another path.")
     return path
 
 

@@ -52,11 +52,11 @@ def content_hash(*parts: np.ndarray[Any, Any] | str) -> str:
 def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None = None) -> Arrays:
     """Return the arrays stored under `key`, or build and store them.
 
-    The file `<folder>/<key>.npz` (default folder: `cache_dir()`) is written beside its place and moved there in one
-    step, so that a reader never sees half of it; of two processes that build at once, the last one's file stays. A
-    damaged file is built again, and a folder that cannot be written leaves the value uncached; both warn.
+    The file `<folder>/<key>.npz` (default folder: `cache_dir()`) is written in one step, so that a reader never sees
+    half of it; if two processes build at once, the file of the last one stays. A damaged file is built again, and where
+    the folder cannot be written the value is not cached; both warn.
 
-    Raises ValueError for a key that is no plain file name and TypeError for arrays that only pickle could store.
+    Raises ValueError if the key is not a plain file name, and TypeError for arrays that only pickle could store.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -79,8 +79,8 @@ def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None =
         _write(path, arrays)
     except OSError as error:
         warnings.warn(
-            f"Expected to store {path} (got {error}); the value is used but not kept: free some space there, or set "
-            "TOPOFF_CACHE to a folder that can be written.",
+            f"Cannot store {path}: {error.strerror or error}; the value is used but not kept. Free some space there, "
+            "or set TOPOFF_CACHE to a writable folder.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -88,7 +88,7 @@ def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None =
 
 
 def _read(path: Path) -> Arrays | None:
-    """Return the arrays in `path`; None where there is no file, or (with a warning) no sound one."""
+    """Return the arrays in `path`; None if there is no file or, with a warning, if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy"): _read_member(archive, name) for name in archive.namelist()}
