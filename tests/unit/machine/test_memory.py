@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from topoff.machine.memory import keep_freed_memory, peak_memory, readable
+from topoff.machine.memory import free_memory, keep_freed_memory, machine, peak_memory, readable
 
 KEEP = "from topoff.machine.memory import keep_freed_memory as keep; import os; print(keep(), os.environ.get('{}'))"
 
@@ -77,3 +77,10 @@ def test_without_proc_the_peak_comes_from_getrusage_in_the_systems_own_unit(
 )
 def test_sizes_are_readable(size: int, text: str) -> None:
     assert readable(size) == text
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="other systems count pages")
+def test_free_memory_is_in_bytes_and_a_part_of_the_whole() -> None:
+    free, whole = free_memory(), machine()["memory_gb"] * 2**30
+    assert free is not None
+    assert whole / 1000 < free <= 1.1 * whole  # the whole is rounded
