@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -22,12 +20,9 @@ from torch_geometric.data import Data
 import topoff
 from graphs import communities, corners
 from topoff.cli import app as cli
-from topoff.cli.partition import summarise
+from topoff.cli.partition import summarize
 from topoff.data.describe import describe
-from topoff.data.edges import merge_edges, without_self_loops
-from topoff.data.write import replacing, write_npz, write_tables
-
-SPLITS = ("train", "val", "test")
+from topoff.data.layout import SPLITS
 
 
 @dataclass(frozen=True)
@@ -224,9 +219,9 @@ def test_partition_leaves_self_loops_out_of_the_cut(command: Command, crooked: P
 
 
 def test_empty_parts_count() -> None:
-    found = summarise(torch.tensor([0, 0, 1]), torch.tensor([[0, 1, 2], [1, 2, 2]]), parts=4)
+    found = summarize(torch.tensor([0, 0, 1]), torch.tensor([[0, 1, 2], [1, 2, 2]]), parts=4)
     assert found == {"parts": 4, "edge_cut": 0.5, "min": 0, "mean": 0.75, "max": 2}
-    assert summarise(torch.tensor([0]), torch.empty(2, 0, dtype=torch.long), parts=1)["edge_cut"] == 0.0
+    assert summarize(torch.tensor([0]), torch.empty(2, 0, dtype=torch.long), parts=1)["edge_cut"] == 0.0
 
 
 def test_partition_prints_a_table_and_writes_csv(command: Command, graph: Path) -> None:
@@ -328,66 +323,6 @@ def test_tables_come_back(command: Command, tmp_path: Path, change: Callable[[Da
     assert torch.allclose(standard.float(), after.x, atol=1e-5)
 
 
-def named() -> Data:
-    """Return a graph whose nodes and classes have names, one of them with a comma and one without a label."""
-    data = topoff.load(communities(weighted=True))
-    data.y = torch.where(torch.arange(60) == 7, -1, data.y)
-    for name in SPLITS:
-        data[f"{name}_mask"][7] = False
-    names = ["plum", "fig, dried", "äpfel", "kiwi"]
-    data.names = SimpleNamespace(node_ids=[f"n{number}" for number in range(60)], class_names=names, notes=())
-    return data
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_names_are_written_to_tables(tmp_path: Path, ending: str) -> None:
-    data = named()
-    write_tables(data, tmp_path / "out", ending=ending)
-    read = pyarrow.csv.read_csv if ending == "csv" else pyarrow.parquet.read_table
-    nodes = read(tmp_path / "out" / f"nodes.{ending}").to_pydict()
-    edges = read(tmp_path / "out" / f"edges.{ending}").to_pydict()
-    assert list(nodes) == ["id", "f0", "f1", "f2", "f3", "f4", "label", "split"]
-    assert nodes["id"] == data.names.node_ids
-    labels = [data.names.class_names[label] if label >= 0 else None for label in data.y.tolist()]
-    assert [label or None for label in nodes["label"]] == labels
-    assert nodes["split"][7] in (None, "")
-    assert set(nodes["split"]) - {None, ""} == set(SPLITS)
-    assert edges["source"] == [f"n{number}" for number in data.edge_index[0].tolist()]
-    assert edges["weight"] == pytest.approx(data.edge_weight.tolist())
-    after = topoff.load(tmp_path / "out")
-    assert torch.equal(after.edge_index, data.edge_index)
-    assert list(after.names.node_ids) == data.names.node_ids
-    assert [after.names.class_names[label] if label >= 0 else None for label in after.y.tolist()] == labels
-
-
-def test_names_are_written_to_npz(tmp_path: Path) -> None:
-    data = named()
-    write_npz(data, tmp_path / "out.npz")
-    stored = np.load(tmp_path / "out.npz", allow_pickle=False)
-    assert stored["class_names"].tolist() == data.names.class_names
-    assert stored["node_ids"].tolist() == data.names.node_ids
-    after = topoff.load(tmp_path / "out.npz")
-    assert list(after.names.class_names) == data.names.class_names
-    assert list(after.names.node_ids) == data.names.node_ids
-    assert torch.equal(after.y, data.y)
-
-
-def test_a_missing_target_is_no_value(tmp_path: Path) -> None:
-    data = communities()
-    quantity(data)
-    write_tables(topoff.load(data), tmp_path / "out", ending="parquet")
-    target = pyarrow.parquet.read_table(tmp_path / "out" / "nodes.parquet")["target"]
-    assert target.null_count == int(data.y.isnan().sum()) > 0
-
-
-def test_several_named_labels_get_a_column_each(tmp_path: Path) -> None:
-    data = named()
-    data.y = (torch.rand(60, 4) < 0.5).float()
-    write_tables(data, tmp_path / "out", ending="parquet")
-    columns = pyarrow.parquet.read_table(tmp_path / "out" / "nodes.parquet").column_names
-    assert columns[6:10] == [f"label:{name}" for name in data.names.class_names]
-
-
 def test_convert_writes_the_split_that_is_asked_for(command: Command, tmp_path: Path) -> None:
     data = communities()
     for name in SPLITS:
@@ -441,45 +376,6 @@ def test_duplicates_and_self_loops_go_when_asked(command: Command, crooked: Path
     assert counts("--remove-self-loops", "--remove-duplicates") == (25, 0, 0, False)
 
 
-def pair(edges: list[tuple[int, int]], weights: list[float] | None = None) -> Data:
-    """Return a graph of three nodes with these edges."""
-    index = torch.tensor(edges, dtype=torch.long).view(-1, 2).t()
-    data = Data(x=torch.eye(3), edge_index=index)
-    if weights is not None:
-        data.edge_weight = torch.tensor(weights)
-    return data
-
-
-@pytest.mark.parametrize("undirected", [False, True])
-def test_equal_weights_stay_and_others_add_up(undirected: bool) -> None:  # noqa: FBT001
-    data = pair([(0, 1), (0, 1), (1, 2), (1, 2), (1, 2), (2, 2)], [2.0, 2.0, 1.0, 1.0, 5.0, 4.0])
-    merged = merge_edges(data, undirected=undirected)
-    both = [[0, 1], [1, 0], [1, 2], [2, 1], [2, 2]]
-    assert merged.edge_index.t().tolist() == (both if undirected else [both[0], both[2], both[4]])
-    assert merged.edge_weight.tolist() == ([2, 2, 7, 7, 4] if undirected else [2, 7, 4])
-    assert merged.edge_weight.dtype == data.edge_weight.dtype
-    assert merged.edge_index.is_contiguous()
-    assert data.edge_index.size(1) == 6
-
-
-def test_merging_needs_no_weights_and_no_edges() -> None:
-    merged = merge_edges(pair([(0, 1), (0, 1)]), undirected=False)
-    assert merged.edge_index.tolist() == [[0], [1]]
-    assert "edge_weight" not in merged
-    for undirected in (False, True):
-        assert merge_edges(pair([], []), undirected=undirected).edge_index.shape == (2, 0)
-
-
-def test_self_loops_take_their_weights_along() -> None:
-    data = pair([(0, 1), (1, 1), (1, 2)], [1.0, 2.0, 3.0])
-    data.edge_attr = torch.arange(6).view(3, 2)
-    out = without_self_loops(data)
-    assert out.edge_index.tolist() == [[0, 1], [1, 2]]
-    assert out.edge_weight.tolist() == [1, 3]
-    assert out.edge_attr.tolist() == [[0, 1], [4, 5]]
-    assert data.edge_index.size(1) == 3
-
-
 def test_edge_features_are_neither_merged_nor_dropped_silently(command: Command, tmp_path: Path) -> None:
     path = save(corners(), tmp_path / "graph.npz")
     for options in (["out.npz", "--undirected"], ["out.npz", "--remove-duplicates"]):
@@ -531,34 +427,6 @@ def test_nobodys_files_are_removed(command: Command, graph: Path) -> None:
     (graph.parent / "plain").write_text("text")
     done = command("convert", graph, graph.parent / "plain", "--overwrite", code=2)
     assert re.search(r"to be a folder of tables only to overwrite it \(got a file\)", done.err)
-
-
-def half_write(path: Path, error: BaseException) -> None:
-    """Start to write a file, and fail."""
-    with replacing(path) as place:
-        place.write_text("half")
-        raise error
-
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "graph.npz"
-    path.write_text("old")
-    with pytest.raises(ValueError, match=r"Expected to write .*graph\.npz \(got No space left on device\)"):
-        half_write(path, OSError(28, "No space left on device"))
-    with pytest.raises(KeyboardInterrupt):
-        half_write(path, KeyboardInterrupt())
-    assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["graph.npz"]
-
-
-def test_a_folder_that_cannot_be_moved_comes_back(tmp_path: Path) -> None:
-    folder = tmp_path / "old"
-    folder.mkdir()
-    (folder / "nodes.csv").write_text("old")
-    with pytest.raises(ValueError, match=r"Expected to write .*No such file"), replacing(folder):
-        pass  # nothing was written, so that there is nothing to move
-    assert (folder / "nodes.csv").read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["old"]
 
 
 def test_files_have_the_usual_permissions(command: Command, graph: Path) -> None:
@@ -645,7 +513,7 @@ def test_what_typer_refuses_is_exit_code_2(command: Command, graph: Path, line: 
 def test_a_place_that_cannot_be_written(command: Command, graph: Path, verb: str) -> None:
     place = ["/proc/out.npz"] if verb == "convert" else ["--parts", 2, "--out", "/proc/out.npz"]
     done = command(verb, graph, *place, code=2)
-    assert re.fullmatch(r"topoff: Expected to write /proc/out\.npz \(got .*\); choose a place .*\n", done.err)
+    assert re.fullmatch(r"topoff: .*/proc/out\.npz.* choose .*\n", done.err)
 
 
 def test_a_folder_without_permission(command: Command, graph: Path) -> None:
@@ -653,7 +521,9 @@ def test_a_folder_without_permission(command: Command, graph: Path) -> None:
         pytest.skip("root may write everywhere")
     closed = graph.parent / "closed"
     closed.mkdir(mode=0o500)
-    assert "Expected to write" in command("convert", graph, closed / "out.npz", code=2).err
+    assert re.fullmatch(
+        r"topoff: .*closed/out\.npz.*ermission denied.*\n", command("convert", graph, closed / "out.npz", code=2).err
+    )
 
 
 @pytest.mark.parametrize("verb", ["info", "partition", "convert"])

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 from graphs import communities, corners
-from topoff.batching.samplers import node_chances
+from topoff.batching.samplers import node_probabilities
 from topoff.graph.operators import Operator
 from topoff.methods.saint import Saint, SaintEdge, SaintNode, SaintWalk
 
@@ -47,7 +47,7 @@ def fresh(method: Saint, draws: int) -> np.ndarray:
     """Return which nodes were in subgraphs that were not counted; (draws, n)."""
     held = np.zeros((draws, method.graph.num_nodes))
     for row in range(draws):
-        held[row, method.draw(method.drawn, np.random.default_rng([77, row]))] = 1
+        held[row, method.sampler.draw(method.drawn, np.random.default_rng([77, row]))] = 1
     return held
 
 
@@ -183,11 +183,13 @@ def test_nodes_are_drawn_by_their_column_norms() -> None:
     adjacency.index_put_((data.edge_index[1], data.edge_index[0]), torch.ones(data.num_edges).double(), accumulate=True)
     adjacency += torch.eye(40)
     norms = (adjacency / adjacency.sum(1, keepdim=True)).square().sum(0)
-    chances = (norms / norms.sum()).numpy()
+    probabilities = (norms / norms.sum()).numpy()
     built = method.graph.aggregation(Operator(aggr="mean", self_loops=True)).matrix
-    assert node_chances(built.indices, built.data, num_nodes=40) == pytest.approx(chances)
-    seen = sum(np.bincount(method.draw(1, np.random.default_rng([5, draw])), minlength=40) for draw in range(8000))
-    statistic = ((seen - 8000 * chances) ** 2 / (8000 * chances)).sum()
+    assert node_probabilities(built.indices, built.data, num_nodes=40) == pytest.approx(probabilities)
+    seen = sum(
+        np.bincount(method.sampler.draw(1, np.random.default_rng([5, draw])), minlength=40) for draw in range(8000)
+    )
+    statistic = ((seen - 8000 * probabilities) ** 2 / (8000 * probabilities)).sum()
     assert statistic < 39 + 4 * np.sqrt(2 * 39)  # chi-square: mean 39, variance 78
 
 
@@ -241,10 +243,10 @@ def test_a_budget_of_one_works(kind) -> None:
 
 def test_a_sampler_cannot_exceed_what_it_reaches() -> None:
     method = made("edge", corners(), model="gcn_weighted", ratio=1.0)
-    assert method.reached() == 13  # not the isolated node
+    assert method.sampler.reached == 13  # not the isolated node
     assert method.batch(0, 0).num_nodes >= 11
     assert method.drawn < 64 * 14
-    assert made("node", corners(), model="gcn_weighted").reached() == 14
+    assert made("node", corners(), model="gcn_weighted").sampler.reached == 14
 
 
 @every_kind
@@ -255,7 +257,7 @@ def test_corners_survive(kind, model) -> None:
         loss = method.learn(batch, weighted_loss)
         assert loss.isfinite()
     assert all(parameter.grad.isfinite().all() for parameter in method.parameters())
-    isolated = [8 in method.draw(method.drawn, np.random.default_rng(seed)) for seed in range(60)]
+    isolated = [8 in method.sampler.draw(method.drawn, np.random.default_rng(seed)) for seed in range(60)]
     assert any(isolated) == (kind != "edge")
 
 

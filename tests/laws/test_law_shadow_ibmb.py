@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities, corners
-from topoff.batching.pagerank import personalised_pagerank, senders
+from topoff.batching.pagerank import personalized_pagerank, senders
 from topoff.batching.scopes import k_hop
 from topoff.methods import shadow
 from topoff.methods.base import MiniBatches
@@ -214,7 +214,7 @@ def test_a_batch_is_the_disjoint_union_of_its_targets_subgraphs(kind: Kind, monk
     if kind is Shadow:
         scopes = k_hop(*csr, targets, hops=2, fanout=fanout, rng=np.random.default_rng([0, 1, 1, 3])).lists()
     else:
-        scopes = personalised_pagerank(*csr, targets, alpha=0.15, keep=fanout).lists()
+        scopes = personalized_pagerank(*csr, targets, alpha=0.15, keep=fanout).lists()
     batch = method.batch(1, 1)
     assert batch.n_id[: batch.batch_size].tolist() == targets.tolist()
     assert batch.num_nodes == sum(len(nodes) for nodes in scopes)
@@ -269,7 +269,7 @@ def test_node_wise_auxiliary_nodes_are_each_outputs_best() -> None:
     for number in range(4):
         batch = method.batch(0, number)
         outputs = batch.n_id[: batch.batch_size].numpy()
-        assert set(batch.n_id.tolist()) == set(personalised_pagerank(*csr, outputs, alpha=0.25, keep=4).ids.tolist())
+        assert set(batch.n_id.tolist()) == set(personalized_pagerank(*csr, outputs, alpha=0.25, keep=4).ids.tolist())
         assert len(batch.n_id.unique()) == len(batch.n_id) <= 4 * batch.batch_size
 
 

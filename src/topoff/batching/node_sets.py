@@ -1,7 +1,7 @@
 """Node sets for mini-batches: merge the parts of a graph into balanced batches.
 
 `partition` gives every node a part; `NodeSets` merges the parts into batches, as Cluster-GCN does: each node once,
- balanced sizes, the same for every epoch or regrouped anew.
+balanced sizes, the same for every epoch or regrouped anew.
 
 >>> import torch
 >>> from torch_geometric.data import Data
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from topoff.batching.partition import Ints, Progress, cached_partition, check_method, check_seed, partition
+from topoff.batching.partition import Announce, Ints, cached_partition, check_method, check_seed, partition
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -31,6 +31,20 @@ Floats = npt.NDArray[np.float64]
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 600  # default number of parts on a large graph: small enough to balance the classes of batches
 NODES_PER_PART = 50  # parts are not made smaller than this by default
+
+
+def count_batches(ratio: float) -> int:
+    """Return how many batches make an epoch: `round(1 / ratio)`, at least 1.
+
+    Raises:
+        ValueError: `ratio` is not a share of the nodes.
+
+    >>> count_batches(0.1), count_batches(0.7)
+    (10, 1)
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
+    return max(1, round(1 / ratio))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -78,11 +92,9 @@ class NodeSets:
 
     def __len__(self) -> int:
         """Count the batches of an epoch: `round(1 / ratio)`, at least 1."""
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {self.ratio}); 0.1 gives 10 batches.")
-        return max(1, round(1 / self.ratio))
+        return count_batches(self.ratio)
 
-    def fit(self, data: Data, *, progress: Progress | None = None, cache: bool = False) -> NodeSets:
+    def fit(self, data: Data, *, progress: Announce | None = None, cache: bool = False) -> NodeSets:
         """Partition the graph of `data` (`edge_index`, `edge_weight` if present, `train_mask` with `train_only`).
 
         Args:
@@ -162,7 +174,7 @@ class NodeSets:
         stops = np.cumsum(np.bincount(batch, minlength=len(self)))[:-1]
         return [torch.from_numpy(piece) for piece in np.split(nodes[order], stops)]
 
-    def _fitted(self, data: Data, nodes: Ints, *, progress: Progress | None, cache: bool) -> Tensor:
+    def _fitted(self, data: Data, nodes: Ints, *, progress: Announce | None, cache: bool) -> Tensor:
         """Return the part of every node: from the partitioner or the cache, split so that no batch is empty."""
         num_nodes = int(data.num_nodes)
         count = self._number_of_parts(num_nodes)

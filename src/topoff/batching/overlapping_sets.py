@@ -1,7 +1,7 @@
 """Node sets that overlap, for compensated batches over any sampler: GraphSAINT, ShaDow, IBMB (Table 8 of the paper).
 
-Compensation does not ask where a batch's nodes come from. `SampledSets` has the face of `NodeSets`, but
-a node may be in several sets or in none: losses are weighed by how often a training node occurs in an epoch.
+Compensation does not ask where a batch's nodes come from. `SampledSets` has the interface of `NodeSets`, but
+a node may be in several sets or in none: losses are weighted by how often a training node occurs in an epoch.
 
 >>> import torch
 >>> from torch_geometric.data import Data
@@ -21,20 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from topoff.batching.node_sets import NodeSets
+from topoff.batching.node_sets import NodeSets, count_batches
 from topoff.batching.pagerank import senders
 from topoff.batching.partition import check_seed
-from topoff.batching.samplers import (
-    Draw,
-    Ints,
-    draw_edges,
-    draw_nodes,
-    draw_walks,
-    edge_chances,
-    fitting_budget,
-    node_chances,
-    undirected,
-)
+from topoff.batching.pattern import Ints, Pattern, undirected
+from topoff.batching.samplers import Sampler, edge_sampler, node_sampler, walk_sampler
 from topoff.batching.scopes import ibmb_sets, shadow_sets
 
 if TYPE_CHECKING:
@@ -42,7 +33,6 @@ if TYPE_CHECKING:
 
 SAMPLERS = ("saint-node", "saint-edge", "saint-walk", "shadow", "ibmb")
 WALK_LENGTH, FANOUT, HOPS = 2, 10, 2  # as the methods of these names have them
-MOST = 64  # draws per node of the graph, at most
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,12 +58,10 @@ class SampledSets:
 
     def __len__(self) -> int:
         """Count the sets of an epoch."""
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {self.ratio}); 0.1 gives 10 batches.")
-        return max(1, round(1 / self.ratio))
+        return count_batches(self.ratio)
 
     def fit(self, data: Data, *, cache: bool = False) -> SampledSets:
-        """Look at the graph; `cache` is there for the face's sake, nothing is kept on disk.
+        """Look at the graph; `cache` is accepted as by `NodeSets`, but nothing is kept on disk.
 
         Raises:
             ValueError: an unknown sampler, or a parameter out of range.
@@ -81,14 +69,12 @@ class SampledSets:
         if self.method not in SAMPLERS:
             raise ValueError(f"Expected the sampler to be one of {', '.join(SAMPLERS)} (got '{self.method}').")
         check_seed(self.seed)
-        self._data, self._num_nodes = data, int(data.num_nodes or 0)
+        self._num_nodes = int(data.num_nodes or 0)
         self._offsets, self._ids = senders(data.edge_index, self._num_nodes)
         self._all: Callable[[int], list[Ints]] = self._scopes
         if self.method.startswith("saint"):
-            self._draw = self._sampler()
-            reached = len(np.unique(data.edge_index)) if self.method == "saint-edge" else self._num_nodes
-            wanted, most = min(self.ratio * self._num_nodes, reached), MOST * self._num_nodes
-            self._budget = fitting_budget(self._draw, wanted, most=most, generator=lambda trial: self._rng(trial, 6))
+            self._sampler = self._saint(data)
+            self._budget = self._sampler.budget(self.ratio, generator=lambda trial: self._rng(trial, 6))
             self._all = self._drawn
         else:
             self._targets = self._outputs(data)
@@ -108,7 +94,7 @@ class SampledSets:
 
     def _drawn(self, epoch: int) -> list[Ints]:
         """Draw the sets of GraphSAINT."""
-        return [self._draw(self._budget, self._rng(epoch, number, 3)) for number in range(len(self))]
+        return [self._sampler.draw(self._budget, self._rng(epoch, number, 3)) for number in range(len(self))]
 
     def _scopes(self, epoch: int) -> list[Ints]:
         """Return groups of training nodes with what is around them."""
@@ -130,21 +116,17 @@ class SampledSets:
             )
         return targets
 
-    def _sampler(self) -> Draw:
+    def _saint(self, data: Data) -> Sampler:
         """Return the sampler of GraphSAINT (Algorithm 2 there)."""
-        offsets, ids = self._offsets, self._ids
         if self.method == "saint-walk":
-            return lambda budget, rng: draw_walks(offsets, ids, budget=budget, length=WALK_LENGTH, rng=rng)
+            return walk_sampler(Pattern(self._offsets, self._ids), length=WALK_LENGTH)
         if self.method == "saint-edge":
-            pairs = undirected(*self._data.edge_index.numpy(), num_nodes=self._num_nodes)
-            chances = np.cumsum(edge_chances(pairs.offsets, pairs.ids))
-            return lambda budget, rng: draw_edges(pairs.offsets, pairs.ids, cumulative=chances, budget=budget, rng=rng)
+            return edge_sampler(undirected(*data.edge_index.numpy(), num_nodes=self._num_nodes))
         # the columns of D^-1 (A + I)
-        share = 1 / (np.diff(offsets) + 1)
-        columns = np.concatenate([ids, np.arange(self._num_nodes)])
-        values = np.concatenate([np.repeat(share, np.diff(offsets)), share])
-        cumulative = np.cumsum(node_chances(columns, values, num_nodes=self._num_nodes))
-        return lambda budget, rng: draw_nodes(cumulative, budget=budget, rng=rng)
+        degree = np.diff(self._offsets)
+        share = 1 / (degree + 1)
+        columns = np.concatenate([self._ids, np.arange(self._num_nodes)])
+        return node_sampler(columns, np.concatenate([np.repeat(share, degree), share]), num_nodes=self._num_nodes)
 
     def _rng(self, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *numbers])

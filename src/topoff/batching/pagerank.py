@@ -6,7 +6,7 @@ node's output: the share of walks that end at u measures the influence of u (Gas
 >>> import torch
 >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
 >>> offsets, ids = senders(path, 3)
->>> ranked = personalised_pagerank(offsets, ids, np.array([0]), alpha=0.5, tolerance=1e-9)
+>>> ranked = personalized_pagerank(offsets, ids, np.array([0]), alpha=0.5, tolerance=1e-9)
 >>> ranked.ids, ranked.scores.round(3)
 (array([0, 1, 2]), array([0.583, 0.333, 0.083]))
 """
@@ -21,8 +21,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from torch import Tensor
 
+from topoff.batching.pattern import pattern_of, pointers
 from topoff.batching.samplers import spans
-from topoff.machine.cache import cached, content_hash
+from topoff.machine.cache import Arrays, cached, content_hash
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -30,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 ROOTS = 1024  # that are pushed at once: their residuals are in memory together
 SETS_AT_ONCE = 16  # teleport sets that are iterated together: dense vectors of n
 ENOUGH = 0.02  # tolerance = ENOUGH / keep pushes about three times as many nodes as are kept, on sparse graphs
-REVISION = "1"  # of `personalised_pagerank`: raise it with a change that gives other scores
+REVISION = "1"  # of `personalized_pagerank`: raise it with a change that gives other scores
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,11 @@ def senders(edge_index: Tensor, num_nodes: int, *, flows: Sequence[str] = ("sour
     source, target = edge_index.cpu().numpy()
     pairs = [(target, source) if flow == "source_to_target" else (source, target) for flow in flows]
     receiver, sender = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    others = receiver != sender
-    key = np.unique(receiver[others] * num_nodes + sender[others])
-    return pointers(np.bincount(key // num_nodes, minlength=num_nodes)), key % num_nodes
+    pattern = pattern_of(receiver, sender, num_nodes=num_nodes)
+    return pattern.offsets, pattern.ids
 
 
-def personalised_pagerank(
+def personalized_pagerank(
     offsets: Ints,
     ids: Ints,
     seeds: Ints,
@@ -106,7 +106,7 @@ def personalised_pagerank(
         offsets: (n + 1,) of the CSR; see `senders`. Repeated entries count as often as they are there.
         ids: (m,) neighbours that a walk goes on to, all alike.
         seeds: (r,) roots.
-        alpha: chance that a walk ends at each stop.
+        alpha: probability that a walk ends at each stop.
         tolerance: see above; by default 0.02 / keep, and 1e-4 where all are kept.
         keep: nodes per root, the root among them; None keeps all that were found.
 
@@ -162,11 +162,11 @@ def _best(scores: sp.csr_array, roots: Ints, keep: int | None) -> tuple[Ints, In
 
 
 def cached_pagerank(offsets: Ints, ids: Ints, seeds: Ints, *, alpha: float, keep: int) -> Ranked:
-    """Return what `personalised_pagerank` returns, kept between runs under a hash of all that it depends on."""
+    """Return what `personalized_pagerank` returns, kept between runs under a hash of all that it depends on."""
 
-    def build() -> dict[str, npt.NDArray[np.int64] | npt.NDArray[np.float64]]:
+    def build() -> Arrays:
         """Compute the scores, for the cache."""
-        return vars(personalised_pagerank(offsets, ids, seeds, alpha=alpha, keep=keep))
+        return vars(personalized_pagerank(offsets, ids, seeds, alpha=alpha, keep=keep))
 
     key = content_hash(REVISION, f"{alpha} {keep} {ENOUGH}", offsets, ids, seeds)
     stored = cached(f"pagerank-{key}", build)
@@ -214,7 +214,3 @@ def at_least(least: int, **values: int) -> None:
 def _check_alpha(alpha: float) -> None:
     if not 0 < alpha < 1:
         raise ValueError(f"Expected 'alpha' to be between 0 and 1 (got {alpha}); 0.15 to 0.25 is usual.")
-
-
-def pointers(counts: Ints) -> Ints:
-    return np.append(0, np.cumsum(counts)).astype(np.int64)

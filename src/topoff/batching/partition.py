@@ -23,10 +23,10 @@ from torch import Tensor
 
 from topoff.machine.cache import cached, content_hash
 
-Progress = Callable[[str], None]
+Announce = Callable[[str], None]  # told in one line what comes next
 Ints = npt.NDArray[np.int64]
 
-METHODS = ("kaminpar", "metis", "random")
+PARTITIONERS = ("kaminpar", "metis", "random")
 PACKAGES = {"kaminpar": "kaminpar", "metis": "pymetis", "random": "numpy"}  # whose release decides the parts
 REVISION = "1"  # of `partition` itself: raise it with a change that gives other parts, and stored ones are left behind
 TOTAL_WEIGHT = 2**30  # METIS adds edge weights in its index type, which may have 32 bits
@@ -40,7 +40,7 @@ def partition(
     method: str = "kaminpar",
     edge_weight: Tensor | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Announce | None = None,
 ) -> Tensor:
     """Give every node a part in 0..parts-1, so that few (or light) edges run between parts.
 
@@ -81,17 +81,17 @@ def partition(
             f"Expected 'parts' to be between 1 and the number of nodes, {num_nodes} (got {parts}); "
             f"ask for at most {num_nodes} parts."
         )
-    report = progress or _silent
+    announce = progress or _silent
     if method == "random":
         return torch.from_numpy(_balanced(num_nodes, parts)[np.random.default_rng(seed).permutation(num_nodes)])
     if parts == 1 or parts == num_nodes:
         return torch.from_numpy(_balanced(num_nodes, parts))
-    report(f"merging {edge_index.size(1):,} edges into an undirected graph")
+    announce(f"merging {edge_index.size(1):,} edges into an undirected graph")
     graph = _undirected(edge_index, num_nodes, edge_weight=edge_weight)
     if graph.nnz == 0:
-        report("no edges to cut: contiguous parts")
+        announce("no edges to cut: contiguous parts")
         return torch.from_numpy(_balanced(num_nodes, parts))
-    report(f"partitioning {num_nodes:,} nodes into {parts:,} parts with {method}")
+    announce(f"partitioning {num_nodes:,} nodes into {parts:,} parts with {method}")
     cut = _cut_with_metis if method == "metis" else _cut_with_kaminpar
     return torch.from_numpy(cut(graph, parts, seed=seed % 2**31))
 
@@ -104,10 +104,10 @@ def cached_partition(
     method: str = "kaminpar",
     edge_weight: Tensor | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Announce | None = None,
     folder: str | Path | None = None,
 ) -> Tensor:
-    """Return what `partition` returns, kept between runs in a file that is named by a hash of all it depends on.
+    """Return what `partition` returns, kept between runs in a file named by a hash of everything it depends on.
 
     That is the edges, the weights, every argument and the release of the partitioner. The folder is by default that of
     `cache`, whose promises hold: two processes may share it, and a damaged file is built again with a warning.
@@ -155,11 +155,11 @@ def _key(edge_index: Tensor, edge_weight: Tensor | None, *, method: str, numbers
 
 
 def check_method(method: str) -> None:
-    """Refuse the name of an unknown method, and say which one is near."""
-    if method not in METHODS:
-        near = difflib.get_close_matches(str(method), METHODS, n=1, cutoff=0.4)
+    """Refuse the name of an unknown method, and say which one is closest."""
+    if method not in PARTITIONERS:
+        near = difflib.get_close_matches(str(method), PARTITIONERS, n=1, cutoff=0.4)
         remedy = f"did you mean {near[0]!r}?" if near else "'kaminpar' is the default."
-        raise ValueError(f"Expected 'method' to be one of {', '.join(METHODS)} (got {method!r}); {remedy}")
+        raise ValueError(f"Expected 'method' to be one of {', '.join(PARTITIONERS)} (got {method!r}); {remedy}")
 
 
 def check_seed(seed: int) -> None:
@@ -197,7 +197,7 @@ def _check_graph(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | No
 
 
 def _silent(message: str) -> None:
-    """Report nothing."""
+    """Announce nothing."""
 
 
 def _balanced(num_nodes: int, parts: int) -> Ints:

@@ -3,11 +3,12 @@
 GraphSAINT (Zeng et al., ICLR 2020), Section 3.4 and Algorithm 2. The functions see a graph as CSR arrays and know
 nothing of models or batches: whoever needs random node sets may use them. All return sorted distinct node ids.
 
+>>> from topoff.batching.pattern import pattern_of
 >>> path = pattern_of(np.array([0, 1, 1, 2]), np.array([1, 0, 2, 1]), num_nodes=3)
 >>> rng = np.random.default_rng(0)
 >>> walks(path.offsets, path.ids, roots=np.array([0, 2]), length=1, rng=rng).tolist()
 [[0, 2], [1, 1]]
->>> draw_walks(path.offsets, path.ids, budget=50, length=1, rng=rng)
+>>> walk_sampler(path, length=1).draw(50, rng)
 array([0, 1, 2])
 """
 
@@ -19,75 +20,33 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from topoff.batching.pattern import Ints, Pattern
+
 Floats = npt.NDArray[np.float64]
 Draw = Callable[[int, np.random.Generator], Ints]  # a budget and a generator -> sorted distinct node ids
 
+MOST = 64  # draws per node of the graph, at most, for one set
 TRIALS = 10  # sets that are drawn to see how large those of a budget are
 PRECISION = 200  # a budget is searched to one part in so many
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """Hold which pairs of nodes there are, row by row, ascending and each once; no node with itself."""
-
-    offsets: Ints  # (n + 1,)
-    ids: Ints  # (m,) columns
-
-    @property
-    def rows(self) -> Ints:
-        """Return the row of every pair; (m,)."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-    def positions(self, rows: Ints, columns: Ints) -> Ints:
-        """Return where pairs are that the pattern holds; (k,).
-
-        >>> pattern_of(np.array([0, 1, 1]), np.array([1, 2, 0]), num_nodes=3).positions(np.array([1]), np.array([2]))
-        array([2])
-        """
-        num_nodes = len(self.offsets) - 1
-        found: Ints = np.searchsorted(self.rows * num_nodes + self.ids, rows * num_nodes + columns)
-        return found
-
-
-def pattern_of(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:
-    """Sort pairs by row; duplicates become one, self-loops go.
-
-    >>> pattern_of(np.array([2, 0, 2, 1]), np.array([1, 2, 1, 1]), num_nodes=3).ids
-    array([2, 1])
-    """
-    others = rows != columns
-    keys = np.unique(rows[others].astype(np.int64) * num_nodes + columns[others])
-    counts = np.bincount(keys // max(1, num_nodes), minlength=num_nodes)
-    return Pattern(np.append(0, np.cumsum(counts)), keys % max(1, num_nodes))
-
-
-def undirected(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:
-    """Return the pairs that are joined in some direction, each once, the smaller node as the row.
-
-    >>> undirected(np.array([2, 0, 1]), np.array([0, 2, 0]), num_nodes=3).ids
-    array([1, 2])
-    """
-    return pattern_of(np.minimum(rows, columns), np.maximum(rows, columns), num_nodes=num_nodes)
 
 
 # ---- probabilities
 
 
-def node_chances(ids: Ints, values: Floats, *, num_nodes: int) -> Floats:
+def node_probabilities(ids: Ints, values: Floats, *, num_nodes: int) -> Floats:
     """Return P(u), proportional to ||A[:, u]||^2, for a normalised adjacency A of (nnz,) columns and values; (n,).
 
     Algorithm 2, "node sampler".
 
-    >>> node_chances(np.array([0, 1, 1]), np.array([1.0, 1.0, 2.0]), num_nodes=3).round(2)
+    >>> node_probabilities(np.array([0, 1, 1]), np.array([1.0, 1.0, 2.0]), num_nodes=3).round(2)
     array([0.17, 0.83, 0.  ])
     """
     norms = np.bincount(ids, weights=values**2, minlength=num_nodes).astype(np.float64, copy=False)
-    chances: Floats = norms / norms.sum()
-    return chances
+    probabilities: Floats = norms / norms.sum()
+    return probabilities
 
 
-def edge_chances(offsets: Ints, ids: Ints) -> Floats:
+def edge_probabilities(pairs: Pattern) -> Floats:
     """Return p_uv, proportional to 1 / deg(u) + 1 / deg(v), of every pair of `undirected`; (m,).
 
     Algorithm 2, "edge sampler". The degree counts the nodes that a node is joined with, in either direction.
@@ -95,25 +54,24 @@ def edge_chances(offsets: Ints, ids: Ints) -> Floats:
     Raises:
         ValueError: there is no pair.
 
-    >>> star = undirected(np.array([0, 0, 2]), np.array([1, 2, 3]), num_nodes=4)
-    >>> edge_chances(star.offsets, star.ids).round(2)
+    >>> from topoff.batching.pattern import undirected
+    >>> edge_probabilities(undirected(np.array([0, 0, 2]), np.array([1, 2, 3]), num_nodes=4)).round(2)
     array([0.38, 0.25, 0.38])
     """
+    rows, ids, num_nodes = pairs.rows, pairs.ids, len(pairs.offsets) - 1
     if not len(ids):
         raise ValueError(
             "Expected the graph to have an edge between two different nodes for the edge sampler (got none); use "
             "saint-node or saint-walk, or add edges."
         )
-    num_nodes = len(offsets) - 1
-    rows = np.repeat(np.arange(num_nodes), np.diff(offsets))
     degree = np.bincount(rows, minlength=num_nodes) + np.bincount(ids, minlength=num_nodes)
-    chances: Floats = 1 / degree[rows] + 1 / degree[ids]
-    chances /= chances.sum()
-    return chances
+    probabilities: Floats = 1 / degree[rows] + 1 / degree[ids]
+    probabilities /= probabilities.sum()
+    return probabilities
 
 
 def pick(cumulative: Floats, *, count: int, rng: np.random.Generator) -> Ints:
-    """Draw places with replacement, by the cumulative sums of their chances; (count,).
+    """Draw places with replacement, by the cumulative sums of their probabilities; (count,).
 
     Raises:
         ValueError: `count`, a budget, is less than 1.
@@ -131,28 +89,70 @@ def pick(cumulative: Floats, *, count: int, rng: np.random.Generator) -> Ints:
 # ---- samplers
 
 
-def draw_nodes(cumulative: Floats, *, budget: int, rng: np.random.Generator) -> Ints:
-    """Draw `budget` nodes with replacement by the cumulative sums (n,) of their chances.
+@dataclass(frozen=True)
+class Sampler:
+    """Draw random node sets of one kind; a budget says how many nodes, edges or roots are drawn for a set."""
 
-    >>> draw_nodes(np.array([0.5, 0.5, 1.0]), budget=40, rng=np.random.default_rng(0))
+    draw: Draw
+    num_nodes: int  # of the graph
+    reached: int  # nodes that can be drawn
+
+    def budget(self, ratio: float, *, generator: Callable[[int], np.random.Generator]) -> int:
+        """Return the budget whose sets hold `ratio` of the nodes on average, or as many as can be drawn."""
+        wanted = min(ratio * self.num_nodes, self.reached)
+        return fitting_budget(self.draw, wanted, most=MOST * self.num_nodes, generator=generator)
+
+
+def node_sampler(ids: Ints, values: Floats, *, num_nodes: int) -> Sampler:
+    """Draw nodes with replacement by `node_probabilities`.
+
+    >>> node_sampler(np.array([0, 2]), np.ones(2), num_nodes=3).draw(40, np.random.default_rng(0))
     array([0, 2])
     """
-    return np.unique(pick(cumulative, count=budget, rng=rng))
+    cumulative = np.cumsum(node_probabilities(ids, values, num_nodes=num_nodes))
+    return Sampler(lambda budget, rng: np.unique(pick(cumulative, count=budget, rng=rng)), num_nodes, num_nodes)
 
 
-def draw_edges(offsets: Ints, ids: Ints, *, cumulative: Floats, budget: int, rng: np.random.Generator) -> Ints:
-    """Draw `budget` pairs with replacement by the cumulative sums (m,) of their chances; return their nodes.
+def edge_sampler(pairs: Pattern) -> Sampler:
+    """Draw pairs of `undirected` with replacement by `edge_probabilities`, and return their nodes.
 
-    >>> pair = undirected(np.array([2]), np.array([1]), num_nodes=4)
-    >>> draw_edges(pair.offsets, pair.ids, cumulative=np.ones(1), budget=1, rng=np.random.default_rng(0))
+    Raises:
+        ValueError: there is no pair.
+
+    >>> from topoff.batching.pattern import undirected
+    >>> edge_sampler(undirected(np.array([2]), np.array([1]), num_nodes=4)).draw(1, np.random.default_rng(0))
     array([1, 2])
     """
-    places = pick(cumulative, count=budget, rng=rng)
-    return np.unique(np.concatenate([np.searchsorted(offsets, places, side="right") - 1, ids[places]]))
+    rows, ids = pairs.rows, pairs.ids
+    cumulative = np.cumsum(edge_probabilities(pairs))
+
+    def draw(budget: int, rng: np.random.Generator) -> Ints:
+        """Return both ends of the pairs drawn."""
+        places = pick(cumulative, count=budget, rng=rng)
+        return np.unique(np.concatenate([rows[places], ids[places]]))
+
+    return Sampler(draw, len(pairs.offsets) - 1, len(np.union1d(rows, ids)))
+
+
+def walk_sampler(heard: Pattern, *, length: int) -> Sampler:
+    """Walk `length` steps from roots that are drawn uniformly with replacement, and return all nodes visited.
+
+    The sampler raises ValueError where the budget or the length is less than 1.
+    """
+    num_nodes = len(heard.offsets) - 1
+
+    def draw(budget: int, rng: np.random.Generator) -> Ints:
+        """Return the nodes on `budget` walks."""
+        if budget < 1 or length < 1:
+            raise ValueError(f"Expected at least 1 root and 1 step of a random walk (got {budget} and {length}).")
+        roots = rng.integers(num_nodes, size=budget)
+        return np.unique(walks(heard.offsets, heard.ids, roots=roots, length=length, rng=rng))
+
+    return Sampler(draw, num_nodes, num_nodes)
 
 
 def walks(offsets: Ints, ids: Ints, *, roots: Ints, length: int, rng: np.random.Generator) -> Ints:
-    """Walk from each root, at every step to one of the row's ids with equal chances; (length + 1, roots).
+    """Walk from each root, at every step to one of the row's ids with equal probability; (length + 1, roots).
 
     A walk stays where a row is empty.
     """
@@ -166,18 +166,6 @@ def walks(offsets: Ints, ids: Ints, *, roots: Ints, length: int, rng: np.random.
     return np.stack(path)
 
 
-def draw_walks(offsets: Ints, ids: Ints, *, budget: int, length: int, rng: np.random.Generator) -> Ints:
-    """Walk from `budget` roots, drawn uniformly with replacement; return all nodes that were visited.
-
-    Raises:
-        ValueError: the budget or the length is less than 1.
-    """
-    if budget < 1 or length < 1:
-        raise ValueError(f"Expected at least 1 root and 1 step of a random walk (got {budget} and {length}).")
-    roots = rng.integers(len(offsets) - 1, size=budget)
-    return np.unique(walks(offsets, ids, roots=roots, length=length, rng=rng))
-
-
 def fitting_budget(draw: Draw, wanted: float, *, most: int, generator: Callable[[int], np.random.Generator]) -> int:
     """Return the least budget, up to about half a percent, whose sets have `wanted` nodes on average; at most `most`.
 
@@ -187,11 +175,8 @@ def fitting_budget(draw: Draw, wanted: float, *, most: int, generator: Callable[
         most: where the search ends, since with replacement some numbers of nodes are out of reach.
         generator: gives the generator of a trial; the same for every budget that is tried.
 
-    >>> uniform = np.arange(1, 101) / 100
-    >>> fitting_budget(
-    ...     lambda budget, rng: draw_nodes(uniform, budget=budget, rng=rng),
-    ...     50, most=6400, generator=np.random.default_rng,
-    ... )
+    >>> uniform = node_sampler(np.arange(100), np.ones(100), num_nodes=100)
+    >>> fitting_budget(uniform.draw, 50, most=6400, generator=np.random.default_rng)
     70
     """
 
@@ -223,6 +208,7 @@ class Counts:
 def count(sets: Iterable[Ints], pattern: Pattern) -> Counts:
     """Count in how many sets each node is, and both ends of each pair of a pattern.
 
+    >>> from topoff.batching.pattern import undirected
     >>> pair = undirected(np.array([0, 1]), np.array([1, 2]), num_nodes=3)
     >>> count([np.array([0, 1]), np.array([0, 2]), np.array([0, 1, 2])], pair)
     Counts(samples=3, nodes=array([3, 2, 2]), pairs=array([2, 1]))

@@ -8,16 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from topoff.batching.pagerank import (
-    SETS_AT_ONCE,
-    Ints,
-    Ranked,
-    Scopes,
-    at_least,
-    personalised_pagerank,
-    pointers,
-    set_pagerank,
-)
+from topoff.batching.pagerank import SETS_AT_ONCE, Ranked, Scopes, at_least, personalized_pagerank, set_pagerank
+from topoff.batching.pattern import Ints, pointers
 from topoff.batching.samplers import some_of
 
 
@@ -154,5 +146,5 @@ def ibmb_sets(
     >>> sorted(nodes.tolist() for nodes in sets)
     [[0, 1], [2, 3]]
     """
-    ranked = personalised_pagerank(offsets, ids, outputs, alpha=alpha, keep=fanout)
+    ranked = personalized_pagerank(offsets, ids, outputs, alpha=alpha, keep=fanout)
     return [united(ranked, rows).nodes for rows in merged(ranked, outputs, batches=batches)]

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from topoff.data.edges import merge_edges, without_self_loops
-from topoff.data.write import check_place, ending_of, replacing, write_npz, write_tables
+from topoff.data.write import check_place, ending_of, write_npz, write_tables
+from topoff.machine.files import replacing
 
 EXAMPLES = """Examples:
 
@@ -24,9 +25,9 @@ def convert(
     out: Annotated[str, typer.Argument(help="A file ending in .npz, else a folder for nodes and edges as tables.")],
     root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
     split: Annotated[int, typer.Option(help="Which of the dataset's splits to write.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the split, where the dataset has none.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)] = 0,
     table_format: Annotated[
-        str | None, typer.Option("--format", help="Of a folder's tables: csv or parquet (default).")
+        str | None, typer.Option("--format", help="Format of the tables in a folder: csv or parquet (default).")
     ] = None,
     undirected: Annotated[
         bool,
@@ -43,13 +44,13 @@ def convert(
         bool,
         typer.Option("--remove-duplicates", help="Merge edges with the same source and target, weights as above."),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT where it exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
     quiet: Annotated[bool, typer.Option(help="Print nothing but JSON and errors.")] = False,
 ) -> None:
     """Write a graph as one .npz file or as a folder of tables; `topoff` reads both, with the same labels and split.
 
-    A folder's features are standardised when it is read, as those of any table.
+    The features of a folder are standardised when it is read, like those of any table.
     """
     from rich.console import Console
 
@@ -66,8 +67,8 @@ def convert(
         if undirected or remove_duplicates:
             data = merge_edges(data, undirected=undirected)
         status.update("writing")
-        with replacing(path) as place:
-            write_npz(data, place) if ending == "npz" else write_tables(data, place, ending=ending)
+        with replacing(path) as draft:
+            write_npz(data, draft) if ending == "npz" else write_tables(data, draft, ending=ending)
     edges = data.edge_index.size(1)
     if as_json:
         sizes = {"nodes": data.num_nodes, "edges": edges, "edges_before": edges_before, "features": data.num_features}

@@ -49,10 +49,11 @@ def _print(result: dict[str, Any], *, title: str) -> None:
     from rich.table import Table
 
     from topoff.cli.format import percent
+    from topoff.data.layout import SPLITS
 
     beside = result.get("compensated")
     table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=title)
-    for split in ("train", "val", "test"):
+    for split in SPLITS:
         cells = [result[split], *([beside[split]] if beside else [])]
         table.add_row(split, *(percent(value, metric=result["metric"]) for value in cells))
     if beside:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.data.write import check_place, known_names, replacing
+from topoff.data.write import check_place, known_names
+from topoff.machine.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +34,8 @@ def partition(
         str,
         typer.Option(help=".npz with 'parts' (and 'node_ids' where known), or .csv with the columns node and part."),
     ] = "parts.npz",
-    seed: Annotated[int, typer.Option(help="Seed of the partitioner.", min=0)] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file where it exists.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0)] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
     quiet: Annotated[bool, typer.Option(help="Print nothing but JSON and errors.")] = False,
 ) -> None:
@@ -54,9 +55,9 @@ def partition(
         part = cut(data.edge_index, int(data.num_nodes), edge_weight=data.get("edge_weight"), **settings)
         seconds = time.perf_counter() - start
         status.update("writing")
-        with replacing(path) as place:
-            _write(part, data, place, ending=path.suffix.lower())
-    result = {**summarise(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
+        with replacing(path) as draft:
+            _write(part, data, draft, ending=path.suffix.lower())
+    result = {**summarize(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
     if as_json:
         typer.echo(json.dumps(result))
     elif not quiet:
@@ -81,11 +82,11 @@ def _write(part: Tensor, data: Data, place: Path, *, ending: str) -> None:
         writer.writerows(zip(ids or range(len(part)), part.tolist(), strict=True))
 
 
-def summarise(part: Tensor, edge_index: Tensor, *, parts: int) -> dict[str, Any]:
+def summarize(part: Tensor, edge_index: Tensor, *, parts: int) -> dict[str, Any]:
     """Count the sizes of the parts, empty ones too, and the share of edges between different nodes that are cut.
 
     >>> import torch
-    >>> summarise(torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]), parts=2)
+    >>> summarize(torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]), parts=2)
     {'parts': 2, 'edge_cut': 0.5, 'min': 1, 'mean': 1.5, 'max': 2}
     """
     between = int((edge_index[0] != edge_index[1]).sum())

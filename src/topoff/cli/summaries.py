@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topoff.cli.format import duration, percent
+from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
 
     metric = result["metric"]
     table = Table(title=f"{result['dataset']}: {result['model']}, {result['method']}", show_header=False)
-    for split in ("train", "val", "test"):
+    for split in SPLITS:
         table.add_row(f"exact {split} {metric}", _spread(result[split], metric=metric))
     table.add_row("fidelity of the batches", _spread(result["fidelity"]))
     table.add_row("pre-processing", _time(result["preprocess_seconds"]))

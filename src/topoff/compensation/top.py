@@ -26,6 +26,7 @@ from topoff.compensation.fidelity import (
 )
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
+from topoff.data.layout import SPLITS
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan, make_plan
 from topoff.forward.subgraph import whole_graph
@@ -34,7 +35,6 @@ from topoff.machine.memory import readable
 from topoff.tasks.metrics import score
 from topoff.tasks.task import Loss, default_loss
 
-MASKS = ("train", "val", "test")
 NARROW, WIDE = 3, 8  # columns of the basis per unit of rank, with and without refresh
 
 
@@ -187,7 +187,7 @@ class TOP(Learner):
     def evaluate(self, *, metric: str | None = None, refresh: bool = False) -> dict[str, float]:
         """Return exact train, val and test scores on pooled predictions; nothing else changes, unless `refresh`."""
         out = self.refresh() if refresh else self.predict()
-        masks = {name: self.data[f"{name}_mask"] for name in MASKS}
+        masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         return score(out.cpu(), self.data.y, masks=masks, metric=metric)
 
     def cover(self) -> list[Data]:

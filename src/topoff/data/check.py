@@ -1,4 +1,4 @@
-"""Check a graph: whatever leaves this room is a plain, valid `Data`."""
+"""Check a graph: what passes is a plain, valid `Data`."""
 
 import copy
 from typing import Any, NoReturn
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from topoff.data.sources import MASKS
+from topoff.data.layout import MASKS
 
 
 def check(data: Data) -> Data:
@@ -57,13 +57,13 @@ def check_graph(data: Data) -> Data:
     return out
 
 
-def row_normalised(data: Data) -> Data:
+def row_normalized(data: Data) -> Data:
     """Return the graph with the features of every node divided by their sum; rows of zeros stay.
 
     Raises:
         ValueError: negative features.
 
-    >>> row_normalised(Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))).x
+    >>> row_normalized(Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))).x
     tensor([[0.2500, 0.7500],
             [0.0000, 0.0000]])
     """
@@ -79,7 +79,7 @@ def row_normalised(data: Data) -> Data:
 
 
 def refuse(expected: str, got: str, remedy: str) -> NoReturn:
-    """Raise the one sentence."""
+    """Raise ValueError in one sentence."""
     raise ValueError(f"Expected {expected} (got {got}); {remedy}.")
 
 

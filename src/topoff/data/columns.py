@@ -1,7 +1,7 @@
-"""Read one table, csv or parquet, into plain columns: words, whole numbers or floats, null where nothing is given.
+"""Read one table, csv or parquet, into plain columns: strings, whole numbers or floats, null where a value is missing.
 
-A csv file is read as words throughout, so that what a column means never depends on its first rows, and an id such as
-007 stays what it is; numbers are made of words afterwards, where every known value of a column is one.
+A csv file is read as strings throughout, so that what a column means never depends on its first rows, and an id such as
+007 stays what it is; numbers are made of strings afterwards, where every known value of a column is one.
 """
 
 import csv
@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from topoff.data.check import refuse
+
 Column = Any  # a pyarrow.Array of large_string, int64 or float64
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-WORD = pa.large_string()
-GAPS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")  # words that stand for a missing value, but not in ids
+STRING = pa.large_string()
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")  # how a missing value is written, but not in ids
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 WHOLE = 2.0**53  # floats are exact integers up to here
 BLOCK = 1 << 24  # bytes parsed at a time; a row must fit into it
@@ -33,11 +35,6 @@ class Table:
     rows: int
 
 
-def refuse(expected: str, got: str, remedy: str) -> NoReturn:
-    """Raise the one sentence."""
-    raise ValueError(f"Expected {expected} (got {got}); {remedy}.")
-
-
 def find_table(folder: Path, name: str) -> Path | None:
     """Return the path of `name`.csv or `name`.parquet in a folder, None where there is neither; refuse both."""
     found = [path for path in (folder / f"{name}.csv", folder / f"{name}.parquet") if path.is_file()]
@@ -47,7 +44,7 @@ def find_table(folder: Path, name: str) -> Path | None:
 
 
 def read_table(path: Path) -> Table:
-    """Read a .csv (UTF-8, commas, one header row) or .parquet file; spaces around names and words do not count.
+    """Read a .csv (UTF-8, commas, one header row) or .parquet file; spaces around names and strings do not count.
 
     Raises ValueError in one sentence with the file, and the row and value where there is one.
 
@@ -71,52 +68,53 @@ def read_table(path: Path) -> Table:
 # ---- values
 
 
-def is_words(column: Column) -> bool:
-    """Say whether a column is stored as words, numbers in a csv file included."""
-    return bool(column.type == WORD)
+def is_strings(column: Column) -> bool:
+    """Say whether a column is stored as strings, numbers in a csv file included."""
+    return bool(column.type == STRING)
 
 
-def known_words(column: Column) -> Column:
-    """Return the words (n,), null for the words that stand for a gap."""
-    return pc.if_else(pc.is_in(column, value_set=pa.array(GAPS, WORD)), pa.scalar(None, WORD), column)
+def known_strings(column: Column) -> Column:
+    """Return the strings (n,), null for the strings that stand for a missing value."""
+    return pc.if_else(pc.is_in(column, value_set=pa.array(MISSING, STRING)), pa.scalar(None, STRING), column)
 
 
-def as_words(column: Column) -> Column:
+def as_strings(column: Column) -> Column:
     """Return large strings (n,): whole floats are written as integers, TRUE and False as true and false."""
-    if is_words(column):
+    if is_strings(column):
         lower = pc.utf8_lower(column)
-        return pc.if_else(pc.is_in(lower, value_set=pa.array(["true", "false"], WORD)), lower, known_words(column))
+        return pc.if_else(pc.is_in(lower, value_set=pa.array(["true", "false"], STRING)), lower, known_strings(column))
     if pa.types.is_floating(column.type):
         values = column.drop_null().to_numpy()
         if np.all((values == np.round(values)) & (np.abs(values) < WHOLE)):
             column = column.cast(pa.int64())
-    return column.cast(WORD)
+    return column.cast(STRING)
 
 
 def as_numbers(column: Column) -> Floats | None:
-    """Return float64 (n,) with NaN for gaps, or None where a known value is no number."""
-    numbers = parsed(known_words(column), pa.float64()) if is_words(column) else column.cast(pa.float64(), safe=False)
+    """Return float64 (n,) with NaN for missing values, or None where a known value is no number."""
+    kind = pa.float64()
+    numbers = parsed(known_strings(column), kind) if is_strings(column) else column.cast(kind, safe=False)
     if numbers is None:
         return None
     values: Floats = numbers.to_numpy(zero_copy_only=False)
     return values
 
 
-def parsed(words: Column, kind: Any) -> Column | None:
-    """Return words as numbers of a pyarrow type, or None where one of them is none.
+def parsed(strings: Column, kind: Any) -> Column | None:
+    """Return strings as numbers of a pyarrow type, or None where one of them is none.
 
-    >>> parsed(pa.array(["1", "2"], WORD), pa.int64()).to_pylist(), parsed(pa.array(["1", "b"], WORD), pa.int64())
+    >>> parsed(pa.array(["1", "2"], STRING), pa.int64()).to_pylist(), parsed(pa.array(["1", "b"], STRING), pa.int64())
     ([1, 2], None)
     """
     try:
-        words.slice(0, 1000).cast(kind)  # first: pyarrow writes a sentence about each failure, a million of them
-        return words.cast(kind)
+        strings.slice(0, 1000).cast(kind)  # first: pyarrow writes a sentence about each failure, a million of them
+        return strings.cast(kind)
     except pa.ArrowInvalid:
         return None
 
 
 def finite_numbers(table: Table, name: str) -> Floats:
-    """Return float64 (n,) with NaN for gaps; refuse words and infinity, with the first of them."""
+    """Return float64 (n,) with NaN for missing values; refuse strings and infinity, with the first of them."""
     values = as_numbers(table.columns[name])
     if values is None:
         first = int(np.argmin(looks_numeric(table.columns[name])))
@@ -129,45 +127,45 @@ def finite_numbers(table: Table, name: str) -> Floats:
 
 
 def looks_numeric(column: Column) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return (n,) bool: which words are numbers, or gaps."""
-    alike = pc.match_substring_regex(known_words(column), NUMBER)
+    """Return (n,) bool: which strings are numbers or missing."""
+    alike = pc.match_substring_regex(known_strings(column), NUMBER)
     numeric: np.ndarray[Any, np.dtype[np.bool_]] = pc.fill_null(alike, fill_value=True).to_numpy(zero_copy_only=False)
     return numeric
 
 
 def refuse_value(table: Table, name: str, row: int, *, expected: str, remedy: str) -> NoReturn:
-    """Raise the one sentence about one value."""
+    """Raise ValueError in one sentence about one value."""
     value = table.columns[name][row].as_py()
     got = "nothing" if value is None else f"'{value}'"
     refuse(f"the column '{name}' of {table.path} {expected}", f"{got} in data row {row + 1}", remedy)
 
 
 def _plain(column: Any, *, name: str, path: Path) -> Column:
-    """Bring any of the types of a file into three: words, int64, float64."""
+    """Bring any of the types of a file into three: strings, int64, float64."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
         kind = column.type
     column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], kind)
     if str(kind) in ("string", "large_string", "string_view"):  # string_view: by name, as older pyarrow has none
-        column = pc.utf8_trim_whitespace(column.cast(WORD))
-        return pc.if_else(pc.equal(column, ""), pa.scalar(None, WORD), column)
+        column = pc.utf8_trim_whitespace(column.cast(STRING))
+        return pc.if_else(pc.equal(column, ""), pa.scalar(None, STRING), column)
     if pa.types.is_boolean(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind):
-        return column.cast(WORD)
+        return column.cast(STRING)
     if pa.types.is_integer(kind) and kind != pa.uint64():
         return column.cast(pa.int64())
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        column = column.cast(pa.float64(), safe=False)
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
-    remedy = "spread it over columns with one value each, or leave it out"
-    refuse(f"the column '{name}' of {path} to hold numbers, words or booleans", str(kind), remedy)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        remedy = "spread it over columns with one value each, or leave it out"
+        refuse(f"the column '{name}' of {path} to hold numbers, strings or booleans", str(kind), remedy)
+    column = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
 
 
 # ---- files
 
 
 def _read_csv(path: Path) -> Any:
-    """Read every column of a csv file as words."""
+    """Read every column of a csv file as strings."""
     if _count_quotes(path) % 2:  # pyarrow would take all that follows for one value, silently
         remedy = 'close each one, and write a quote inside a value twice ("")'
         refuse(f"the quotes of {path} to come in pairs", "an odd number of them", remedy)
@@ -191,12 +189,13 @@ def _count_quotes(path: Path) -> int:
 
 
 def _parse(path: Path, header: list[str], *, threads: bool, on_bad_row: Any = None) -> Any:
-    """Let pyarrow read the columns of a header as words."""
+    """Let pyarrow read the columns of a header as strings."""
+    types = dict.fromkeys(header, STRING)
     return pyarrow.csv.read_csv(
         path,
         read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=BLOCK),
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_bad_row),
-        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(header, WORD)),
+        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False, column_types=types),
     )
 
 

@@ -1,4 +1,4 @@
-"""Describe a graph in numbers, and warn of what would go wrong or cost accuracy before anything is trained.
+"""Describe a graph in numbers, and warn about what would fail or cost accuracy, before anything is trained.
 
 >>> import torch
 >>> from torch_geometric.data import Data
@@ -24,10 +24,10 @@ from torch_geometric.data import Data
 
 from topoff.data.check import check
 from topoff.data.description import ClassCount, Degrees, Description, Features, Target, list_warnings
+from topoff.data.layout import SPLITS
 
 __all__ = ["ClassCount", "Degrees", "Description", "Features", "Target", "degree_histogram", "describe"]
 
-SPLITS = ("train", "val", "test")
 COLUMNS = 64  # features that are looked at in one go, so that their float64 copy stays small
 
 Ints = npt.NDArray[np.int64]

@@ -1,7 +1,8 @@
 """Turn columns of a table into features, and remember how, so that another table is encoded exactly alike.
 
-Numbers are standardised over their known values; words and booleans become one column per category. Gaps are filled
-(with the mean, with zeros) and marked by a column of their own. What says nothing is left out. All of it is reported.
+Numbers are standardised over their known values; strings and booleans become one column per category. Missing values
+are filled in (with the mean, with zeros) and marked by a column of their own. Columns that carry no information are
+left out. All of it is reported.
 """
 
 from collections.abc import Sequence
@@ -11,36 +12,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from topoff.data.check import refuse
 from topoff.data.columns import (
-    WORD,
+    STRING,
     Column,
     Table,
     as_numbers,
-    as_words,
+    as_strings,
     finite_numbers,
-    is_words,
+    is_strings,
     looks_numeric,
-    refuse,
     refuse_value,
 )
 
-Entry = dict[str, Any]  # JSON: name, kind (number | words | gaps), mean, std, categories, other, missing
+# JSON: name, kind (number; words: a column of strings; gaps: whether there is a value),
+# mean, std, categories, other, missing
+Entry = dict[str, Any]
 MOST = 64  # categories with a column of their own
 
 NUMBERS = "{}, standardised"
 CONSTANT = "{} with one value only, left out"
 EMPTY = "{} without any value, left out"
-DIFFERENT = "{} of words that are all different, left out"
+DIFFERENT = "{} of strings that are all different, left out"
 
 
 def fit_columns(table: Table, names: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """Choose how each column is encoded; return one entry for each that is kept, and what was done in words.
+    """Choose how each column is encoded; return one entry for each that is kept, and a sentence on each.
 
-    Raises ValueError for a column that mixes numbers and words, and for infinite numbers.
+    Raises ValueError for a column that mixes numbers and strings, and for infinite numbers.
 
     >>> from pathlib import Path
-    >>> words = pa.array(["red", "blue", "red"], WORD)
-    >>> fit_columns(Table(Path("nodes.csv"), {"colour": words}, 3), ["colour"])[0]
+    >>> strings = pa.array(["red", "blue", "red"], STRING)
+    >>> fit_columns(Table(Path("nodes.csv"), {"colour": strings}, 3), ["colour"])[0]
     [{'name': 'colour', 'kind': 'words', 'categories': ['blue', 'red'], 'other': False, 'missing': False}]
     """
     entries: list[Entry] = []
@@ -48,7 +51,7 @@ def fit_columns(table: Table, names: Sequence[str]) -> tuple[list[Entry], list[s
     alike: dict[str, list[str]] = {NUMBERS: [], CONSTANT: [], EMPTY: [], DIFFERENT: []}
     for name in names:
         numeric = as_numbers(table.columns[name]) is not None
-        entry, note = _fit_numbers(table, name) if numeric else _fit_words(table, name)
+        entry, note = _fit_numbers(table, name) if numeric else _fit_strings(table, name)
         if entry is not None:
             entries.append(entry)
         if note in alike:
@@ -60,9 +63,9 @@ def fit_columns(table: Table, names: Sequence[str]) -> tuple[list[Entry], list[s
 
 
 def encode_columns(table: Table, entries: Sequence[Entry]) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """Encode a table as the entries say: float32 (n, d), and in words what this table has that the first had not.
+    """Encode a table as the entries say: float32 (n, d), and sentences on what this table has that the first had not.
 
-    Raises ValueError for missing columns and for words where numbers are due.
+    Raises ValueError for missing columns and for strings where numbers are due.
 
     >>> from pathlib import Path
     >>> table = Table(Path("nodes.csv"), {"age": pa.array([30.0, None])}, 2)
@@ -81,7 +84,7 @@ def encode_columns(table: Table, entries: Sequence[Entry]) -> tuple[np.ndarray[A
     start = 0
     for entry in entries:
         block = x[:, start : start + _width(entry)]
-        notes += (_encode_words if entry["kind"] == "words" else _encode_numbers)(table, entry, block)
+        notes += (_encode_strings if entry["kind"] == "words" else _encode_numbers)(table, entry, block)
         start += _width(entry)
     return x, notes
 
@@ -108,100 +111,102 @@ def _fit_numbers(table: Table, name: str) -> tuple[Entry | None, str]:
     """Choose for a column of numbers: mean and deviation of the known ones, or nothing."""
     values = finite_numbers(table, name)
     known = values[~np.isnan(values)]
-    gaps = table.rows - len(known)
+    missing = table.rows - len(known)
     if len(known) == 0:
         return None, EMPTY
     if known.min() == known.max():
-        return _fit_constant(name, str(known[0]), gaps=gaps, rows=table.rows)
+        return _fit_constant(name, str(known[0]), missing=missing, rows=table.rows)
     scale = float(np.abs(known).max())  # keeps the squares of huge numbers finite
     mean, std = scale * float((known / scale).mean()), scale * float((known / scale).std())
-    entry = {"name": name, "kind": "number", "mean": mean, "std": std, "missing": gaps > 0}
-    return entry, f"{gaps} of {table.rows} missing, filled with the mean {mean:.4g} and marked" if gaps else NUMBERS
+    entry = {"name": name, "kind": "number", "mean": mean, "std": std, "missing": missing > 0}
+    filled = f"{missing} of {table.rows} missing, filled with the mean {mean:.4g} and marked"
+    return entry, filled if missing else NUMBERS
 
 
-def _fit_constant(name: str, value: str, *, gaps: int, rows: int) -> tuple[Entry | None, str]:
+def _fit_constant(name: str, value: str, *, missing: int, rows: int) -> tuple[Entry | None, str]:
     """Leave out a column with one value, unless it is missing somewhere: then whether it is given is the feature."""
-    if gaps == 0:
+    if missing == 0:
         return None, CONSTANT
-    return {"name": name, "kind": "gaps"}, f"{gaps} of {rows} missing, else always {value}; kept as the mark of a gap"
+    note = f"{missing} of {rows} missing, else always {value}; kept to mark missing values"
+    return {"name": name, "kind": "gaps"}, note
 
 
-def _fit_words(table: Table, name: str) -> tuple[Entry | None, str]:
-    """Choose for a column of words: its most frequent ones, or nothing."""
-    if is_words(table.columns[name]):
+def _fit_strings(table: Table, name: str) -> tuple[Entry | None, str]:
+    """Choose for a column of strings: its most frequent ones, or nothing."""
+    if is_strings(table.columns[name]):
         _refuse_mixture(table, name)
-    words = as_words(table.columns[name])
-    known = words.drop_null()
+    strings = as_strings(table.columns[name])
+    known = strings.drop_null()
     counts = known.value_counts()
-    order = pa.table({"word": counts.field(0), "count": counts.field(1)}).sort_by(
-        [("count", "descending"), ("word", "ascending")]
+    order = pa.table({"string": counts.field(0), "count": counts.field(1)}).sort_by(
+        [("count", "descending"), ("string", "ascending")]
     )
-    gaps, distinct = table.rows - len(known), order.num_rows
+    missing, distinct = table.rows - len(known), order.num_rows
     if distinct == 1:
-        return _fit_constant(name, f"'{order['word'][0]}'", gaps=gaps, rows=table.rows)
+        return _fit_constant(name, f"'{order['string'][0]}'", missing=missing, rows=table.rows)
     if distinct == len(known):
         return None, DIFFERENT
-    categories = sorted(order["word"][:MOST].to_pylist())
-    entry = {"name": name, "kind": "words", "categories": categories, "other": distinct > MOST, "missing": gaps > 0}
+    categories = sorted(order["string"][:MOST].to_pylist())
+    entry = {"name": name, "kind": "words", "categories": categories, "other": distinct > MOST, "missing": missing > 0}
     note = f"{distinct} categories, one column each"
     if distinct > MOST:
         note = f"{distinct} categories, one column for each of the {MOST} most frequent and one for all others"
-    return entry, note + (f"; {gaps} of {table.rows} missing, marked" if gaps else "")
+    return entry, note + (f"; {missing} of {table.rows} missing, marked" if missing else "")
 
 
 def _refuse_mixture(table: Table, name: str) -> None:
-    """Refuse a column of numbers with a few words in it: almost always a typing error, or a mark for a gap."""
+    """Refuse a column of numbers with a few strings in it: almost always a typing error, or a missing value."""
     column = table.columns[name]
-    numeric = looks_numeric(column) & ~as_words(column).is_null().to_numpy(zero_copy_only=False)
-    words = np.flatnonzero(~looks_numeric(column))
-    if len(words) and numeric.sum() > len(words):
-        expected = f"to hold either numbers or words, not {int(numeric.sum())} numbers and {len(words)} words"
+    numeric = looks_numeric(column) & ~as_strings(column).is_null().to_numpy(zero_copy_only=False)
+    strings = np.flatnonzero(~looks_numeric(column))
+    if len(strings) and numeric.sum() > len(strings):
+        expected = f"to hold either numbers or strings, not {int(numeric.sum())} numbers and {len(strings)} strings"
         remedy = "correct it, or leave it empty where the value is unknown"
-        refuse_value(table, name, int(words[0]), expected=expected, remedy=remedy)
+        refuse_value(table, name, int(strings[0]), expected=expected, remedy=remedy)
 
 
 # ---- encoding
 
 
 def _encode_numbers(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> list[str]:
-    """Write the standardised number and the mark of a gap into `out` (n, width)."""
+    """Write the standardised number and the mark of a missing value into `out` (n, width)."""
     name = entry["name"]
     if entry["kind"] == "gaps":
-        out[:, 0] = _gaps(table.columns[name])
+        out[:, 0] = _missing(table.columns[name])
         return []
     values = finite_numbers(table, name)
-    gaps = np.isnan(values)
-    out[:, 0] = (np.where(gaps, entry["mean"], values) - entry["mean"]) / entry["std"]
+    missing = np.isnan(values)
+    out[:, 0] = (np.where(missing, entry["mean"], values) - entry["mean"]) / entry["std"]
     if entry["missing"]:
-        out[:, 1] = gaps
-    elif gaps.any():
-        return [f"{name}: {int(gaps.sum())} of {table.rows} missing, filled with the first table's mean, not marked"]
+        out[:, 1] = missing
+    elif missing.any():
+        return [f"{name}: {int(missing.sum())} of {table.rows} missing, filled with the first table's mean, not marked"]
     return []
 
 
-def _encode_words(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> list[str]:
-    """Write one column per category, one for the others and the mark of a gap into `out` (n, width)."""
-    words, categories = as_words(table.columns[entry["name"]]), entry["categories"]
-    found = pc.fill_null(pc.index_in(words, value_set=pa.array(categories, WORD)), -1).to_numpy()
-    gaps = _gaps(table.columns[entry["name"]])
+def _encode_strings(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> list[str]:
+    """Write one column per category, one for the others and the mark of a missing value into `out` (n, width)."""
+    strings, categories = as_strings(table.columns[entry["name"]]), entry["categories"]
+    found = pc.fill_null(pc.index_in(strings, value_set=pa.array(categories, STRING)), -1).to_numpy()
+    missing = _missing(table.columns[entry["name"]])
     rows = np.flatnonzero(found >= 0)
     out[rows, found[rows]] = 1.0
-    others = np.flatnonzero((found < 0) & ~gaps)
+    others = np.flatnonzero((found < 0) & ~missing)
     if entry["other"]:
         out[others, len(categories)] = 1.0
     if entry["missing"]:
-        out[:, -1] = gaps
+        out[:, -1] = missing
     notes = []
     if len(others):
         share = "count as other" if entry["other"] else "have zeros only"
-        what = f"hold words without a column of their own (such as '{words[int(others[0])]}')"
+        what = f"hold strings without a column of their own (such as '{strings[int(others[0])]}')"
         notes.append(f"{entry['name']}: {len(others)} of {table.rows} {what} and {share}")
-    if gaps.any() and not entry["missing"]:
-        notes.append(f"{entry['name']}: {int(gaps.sum())} of {table.rows} missing, all zeros, not marked")
+    if missing.any() and not entry["missing"]:
+        notes.append(f"{entry['name']}: {int(missing.sum())} of {table.rows} missing, all zeros, not marked")
     return notes
 
 
-def _gaps(column: Column) -> np.ndarray[Any, Any]:
+def _missing(column: Column) -> np.ndarray[Any, Any]:
     """Return (n,) bool: where nothing is given."""
-    gaps: np.ndarray[Any, Any] = as_words(column).is_null().to_numpy(zero_copy_only=False)
-    return gaps
+    missing: np.ndarray[Any, Any] = as_strings(column).is_null().to_numpy(zero_copy_only=False)
+    return missing

@@ -7,12 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from topoff.data.columns import WORD, Column, Table, as_numbers, as_words, finite_numbers, refuse, refuse_value
-from topoff.data.sources import MASKS
+from topoff.data.check import refuse
+from topoff.data.columns import STRING, Column, Table, as_numbers, as_strings, finite_numbers, refuse_value
+from topoff.data.layout import MASKS
 from topoff.machine.cache import Arrays
 
 SEVERAL = "label:"
-SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "0": 0, "1": 1, "2": 2, "-1": -1}
+CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "0": 0, "1": 1, "2": 2, "-1": -1}  # of splits
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def read_labels(nodes: Table, *, entry: dict[str, Any] | None = None, optional: 
     names = _label_columns(nodes)
     if not names:
         return Labels(entry=entry)
-    if all(as_words(nodes.columns[name]).null_count == nodes.rows for name in names):
+    if all(as_strings(nodes.columns[name]).null_count == nodes.rows for name in names):
         if optional:
             return Labels(entry=entry, notes=(f"{names[0]}: no value at all, read as a graph without labels",))
         remedy = "fill it in for some nodes at least"
@@ -61,25 +62,25 @@ def read_labels(nodes: Table, *, entry: dict[str, Any] | None = None, optional: 
 def read_split(nodes: Table, y: np.ndarray[Any, Any] | None) -> tuple[Arrays, list[str]]:
     """Return the masks of the column 'split', without the nodes that have no label, and notes; none without either.
 
-    Raises ValueError for an unknown word.
+    Raises ValueError for an unknown string.
 
     >>> from pathlib import Path
-    >>> table = Table(Path("nodes.csv"), {"split": pa.array(["train", None, "test"], WORD)}, 3)
+    >>> table = Table(Path("nodes.csv"), {"split": pa.array(["train", None, "test"], STRING)}, 3)
     >>> read_split(table, np.array([0, 1, -1]))[0]["train_mask"].tolist()
     [True, False, False]
     """
     if y is None or "split" not in nodes.columns:
         return {}, []
-    words = pc.utf8_lower(_whole_words(nodes.columns["split"]))
-    if words.null_count == nodes.rows:
+    strings = pc.utf8_lower(_whole_strings(nodes.columns["split"]))
+    if strings.null_count == nodes.rows:
         return {}, ["split: no value at all, so that a split is drawn"]
-    found = pc.fill_null(pc.index_in(words, value_set=pa.array(list(SPLITS), WORD)), -1).to_numpy()
-    given = words.is_valid().to_numpy(zero_copy_only=False)
+    found = pc.fill_null(pc.index_in(strings, value_set=pa.array(list(CODES), STRING)), -1).to_numpy()
+    given = strings.is_valid().to_numpy(zero_copy_only=False)
     unknown = np.flatnonzero(given & (found < 0))
     if len(unknown):
         remedy = "write train, val or test, or nothing for a node in none of them"
         refuse_value(nodes, "split", int(unknown[0]), expected="to name the split", remedy=remedy)
-    codes = np.where(given, np.array(list(SPLITS.values()))[found], -1)
+    codes = np.where(given, np.array(list(CODES.values()))[found], -1)
     labelled = _labelled(y)
     lost = int((~labelled & (codes >= 0)).sum())
     notes = [f"split: {lost} nodes have a split but no label, and are in no mask"] if lost else []
@@ -109,7 +110,8 @@ def _fit(nodes: Table, names: list[str]) -> dict[str, Any]:
         return {"kind": "number"}
     values = as_numbers(nodes.columns[names[0]])
     if values is None:
-        return {"kind": "classes", "names": sorted(as_words(nodes.columns[names[0]]).drop_null().unique().to_pylist())}
+        strings = as_strings(nodes.columns[names[0]]).drop_null()
+        return {"kind": "classes", "names": sorted(strings.unique().to_pylist())}
     known = np.unique(values[~np.isnan(values)])
     if not np.isfinite(known).all() or np.any(known != np.round(known)):
         return {"kind": "number"}
@@ -132,17 +134,18 @@ def _check_same_kind(nodes: Table, names: list[str], entry: dict[str, Any]) -> N
 # ---- values
 
 
-def _whole_words(column: Column) -> Column:
-    """Return words (n,), with all numbers written as integers where all are whole: 1.0 and 1 are one class."""
+def _whole_strings(column: Column) -> Column:
+    """Return strings (n,), with all numbers written as integers where all are whole: 1.0 and 1 are one class."""
     values = as_numbers(column)
-    return as_words(column if values is None else pa.array(values, from_pandas=True))
+    return as_strings(column if values is None else pa.array(values, from_pandas=True))
 
 
 def _classes(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
     """Return int64 (n,) the class of each node, -1 where it has none."""
-    words = _whole_words(nodes.columns[name])
-    y: np.ndarray[Any, Any] = pc.fill_null(pc.index_in(words, value_set=pa.array(entry["names"], WORD)), -1).to_numpy()
-    unknown = np.flatnonzero((y < 0) & words.is_valid().to_numpy(zero_copy_only=False))
+    strings = _whole_strings(nodes.columns[name])
+    known = pa.array(entry["names"], STRING)
+    y: np.ndarray[Any, Any] = pc.fill_null(pc.index_in(strings, value_set=known), -1).to_numpy()
+    unknown = np.flatnonzero((y < 0) & strings.is_valid().to_numpy(zero_copy_only=False))
     if len(unknown):
         expected = f"to hold classes of the first table, {', '.join(entry['names'][:5])}"
         expected += f" and {len(entry['names']) - 5} more" if len(entry["names"]) > 5 else ""
@@ -158,16 +161,16 @@ def _quantity(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any,
 def _several(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
     """Return float32 (n, c) of 0 and 1; NaN in all of a row where some are unknown."""
     y = np.zeros((nodes.rows, len(entry["names"])), dtype=np.float32)
-    codes = pa.array(["0", "1", "false", "true"], WORD)
+    codes = pa.array(["0", "1", "false", "true"], STRING)
     for number, column in enumerate(SEVERAL + each for each in entry["names"]):
-        words = _whole_words(nodes.columns[column])
-        found = pc.fill_null(pc.index_in(words, value_set=codes), -1).to_numpy()
-        gaps = words.is_null().to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero((found < 0) & ~gaps)
+        strings = _whole_strings(nodes.columns[column])
+        found = pc.fill_null(pc.index_in(strings, value_set=codes), -1).to_numpy()
+        missing = strings.is_null().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero((found < 0) & ~missing)
         if len(wrong):
             remedy = "write 1 where the node has this label"
             refuse_value(nodes, column, int(wrong[0]), expected="to hold 0 and 1", remedy=remedy)
-        y[:, number] = np.where(gaps, np.nan, found % 2)
+        y[:, number] = np.where(missing, np.nan, found % 2)
     y[np.isnan(y).any(axis=1)] = np.nan
     return y
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.data.check import check, check_graph, refuse, refuse_type
-from topoff.data.sources import MASKS, NAMES, graph_file, known_name, places_of, read_graph
+from topoff.data.layout import MASKS, NAMES
+from topoff.data.sources import graph_file, known_name, places_of, read_graph
 from topoff.machine.cache import Arrays
 
 

@@ -1,7 +1,7 @@
 """Read a graph from a folder of tables: nodes.csv or .parquet with ids, features and labels, and edges.csv or .parquet.
 
 nodes: id (or node, node_id, else the first column), any feature columns, and optionally
-       label          words, whole numbers or booleans are classes; numbers with fractions are a quantity
+       label          strings, whole numbers or booleans are classes; numbers with fractions are a quantity
        target         a quantity, whole numbers included
        label:<name>   several columns of 0 and 1: a node may have any number of these labels
        split          train, val, test or nothing; or 0, 1, 2, -1
@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from topoff.data.check import refuse
 from topoff.data.columns import (
-    WORD,
+    STRING,
     Column,
     Table,
-    as_words,
+    as_strings,
     find_table,
     finite_numbers,
-    is_words,
+    is_strings,
     parsed,
     read_table,
-    refuse,
     refuse_value,
 )
 from topoff.data.features import encode_columns, fit_columns
@@ -60,9 +60,9 @@ def is_table_folder(path: str | Path) -> bool:
 def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None) -> Tables:
     """Read the tables of a folder; with the `encoding` of an earlier read, encode features and labels as then.
 
-    Numbers are standardised, words and booleans become one column per category, gaps are filled and marked; see
-    data/features. A node without a label is in no mask. Ids are compared as written, so that the integer 7 and the
-    word 7 are one id. Edges keep their direction. With an encoding, labels may be missing.
+    Numbers are standardised, strings and booleans become one column per category, missing values are filled in and
+    marked; see data/features. A node without a label is in no mask. Ids are compared as written, so that the integer 7
+    and the string 7 are one id. Edges keep their direction. With an encoding, labels may be missing.
 
     Raises FileNotFoundError or ValueError in one sentence with the file, and the row and value where there is one.
 
@@ -130,7 +130,7 @@ def _id_column(nodes: Table, encoding: Mapping[str, Any] | None) -> tuple[str, l
 
 
 def _ids(nodes: Table, name: str) -> Column:
-    """Return the ids (n,): integers where all are written as such, else words; refuse gaps and duplicates."""
+    """Return the ids (n,): integers where all are written as such, else strings; refuse missing ones and duplicates."""
     ids = _as_ids(nodes, name)
     if pc.count_distinct(ids).as_py() < nodes.rows:
         counts = ids.value_counts()
@@ -141,14 +141,14 @@ def _ids(nodes: Table, name: str) -> Column:
 
 
 def _as_ids(table: Table, name: str) -> Column:
-    """Return a column of ids as int64 where every id is the plain spelling of an integer, else as words."""
+    """Return a column of ids as int64 where every id is the plain spelling of an integer, else as strings."""
     column = table.columns[name]
     if column.null_count:
         row = int(pc.index(column.is_null(), value=True).as_py())
         refuse_value(table, name, row, expected="to hold an id in every row", remedy="fill it in or remove the row")
-    words = column if is_words(column) else as_words(column)
-    whole = parsed(words, pa.int64())
-    return whole if whole is not None and whole.cast(WORD).equals(words) else words
+    strings = column if is_strings(column) else as_strings(column)
+    whole = parsed(strings, pa.int64())
+    return whole if whole is not None and whole.cast(STRING).equals(strings) else strings
 
 
 def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list[str]]:
@@ -162,10 +162,10 @@ def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list
     notes = [_direction(arrays["edge_index"], len(ids))]
     if "weight" in edges.columns:
         weight = finite_numbers(edges, "weight")
-        gaps = np.flatnonzero(np.isnan(weight))
-        if len(gaps):
+        unknown = np.flatnonzero(np.isnan(weight))
+        if len(unknown):
             remedy = "write 1 where an edge has no particular weight"
-            refuse_value(edges, "weight", int(gaps[0]), expected="to hold a number in every row", remedy=remedy)
+            refuse_value(edges, "weight", int(unknown[0]), expected="to hold a number in every row", remedy=remedy)
         arrays["edge_weight"] = weight.astype(np.float32)
     unused = [name for name in edges.columns if name not in ("source", "target", "weight")]
     if unused:
@@ -177,7 +177,7 @@ def _positions(edges: Table, name: str, ids: Column, *, nodes: Path) -> np.ndarr
     """Return int64 (E,) where in the table of nodes the ends of the edges are."""
     ends = _as_ids(edges, name)
     if ends.type != ids.type:
-        ends, ids = ends.cast(WORD), ids.cast(WORD)
+        ends, ids = ends.cast(STRING), ids.cast(STRING)
     found: np.ndarray[Any, Any] = pc.fill_null(pc.index_in(ends, value_set=ids), -1).to_numpy().astype(np.int64)
     unknown = np.flatnonzero(found < 0)
     if len(unknown):

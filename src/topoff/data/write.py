@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from topoff.data.layout import NAMES, SPLITS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "parquet")
 TABLES = tuple(f"{table}.{ending}" for table in ("nodes", "edges") for ending in FORMATS)
 OTHER_FILES = (".csv", ".tsv", ".parquet", ".json", ".npy", ".pt", ".pkl", ".gz", ".zip", ".h5")
-SPLITS = ("train", "val", "test")
-SPARSE = 0.1  # share of entries that are not zero, below which features are stored as CSR
 
 
 def ending_of(out: str, table_format: str | None) -> str:
@@ -42,9 +38,9 @@ def ending_of(out: str, table_format: str | None) -> str:
 
 
 def check_place(out: str, *, overwrite: bool) -> Path:
-    """Return the absolute path of `out`, refused if it exists (unless `overwrite`) or cannot be reached.
+    """Return the absolute path of `out`, and refuse one that exists (unless `overwrite`) or has no parent folder.
 
-    A folder is overwritten only if it holds tables alone: nobody's other files are removed.
+    A folder is overwritten only if it holds nothing but tables: other files are never removed.
 
     >>> check_place("/nowhere/graph.npz", overwrite=False)
     Traceback (most recent call last):
@@ -62,39 +58,8 @@ def check_place(out: str, *, overwrite: bool) -> Path:
     if path.is_dir() == wanted_file or others:
         got = f"a folder with {others[0]}" if others else "a folder" if path.is_dir() else "a file"
         wanted = "a file" if wanted_file else "a folder of tables only"
-        raise ValueError(f"Expected {path} to be {wanted} to overwrite it (got {got}); choose another place.")
+        raise ValueError(f"Expected {path} to be {wanted} to overwrite it (got {got}); choose another path.")
     return path
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a place beside `path` to write a file or a folder to, then move it there; leave nothing after a failure.
-
-    Raises ValueError in one sentence where writing fails.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replacing(Path(folder) / "a.txt") as place:
-    ...         _ = place.write_text("whole")
-    ...     [found.name for found in Path(folder).iterdir()]
-    ['a.txt']
-    """
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", dir=path.parent) as folder:
-            place, old = Path(folder) / "new", Path(folder) / "old"
-            yield place
-            if path.is_dir():  # a folder cannot be replaced in one step: keep the old one until the new one is there
-                os.replace(path, old)
-                try:
-                    os.replace(place, path)
-                except OSError:
-                    os.replace(old, path)
-                    raise
-            else:
-                os.replace(place, path)
-    except OSError as error:
-        raise ValueError(
-            f"Expected to write {path} (got {error.strerror or error}); choose a place with room that can be written."
-        ) from error
 
 
 # ---- the files
@@ -103,18 +68,13 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_npz(data: Data, path: Path) -> None:
     """Write a graph in the layout that `topoff.load` reads back exactly."""
     import numpy as np
-    import scipy.sparse
 
-    x = data.x.numpy()
+    from topoff.data.npz import stored_features
+
     arrays: dict[str, Any] = {"edge_index": data.edge_index.numpy(), "y": data.y.numpy(), "split": _split_codes(data)}
-    if np.count_nonzero(x) < SPARSE * x.size:
-        rows = scipy.sparse.csr_array(x)
-        parts = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr, "shape": np.array(rows.shape)}
-        arrays |= {f"x_{name}": part for name, part in parts.items()}
-    else:
-        arrays["x"] = x
+    arrays |= stored_features(data.x.numpy())
     arrays |= {name: data[name].numpy() for name in ("edge_weight", "edge_attr") if data.get(name) is not None}
-    arrays |= {key: np.array(known) for key in ("node_ids", "class_names") if (known := known_names(data, key))}
+    arrays |= {key: np.array(known) for key in NAMES if (known := known_names(data, key))}
     with path.open("wb") as file:
         np.savez(file, **arrays)
 
@@ -146,9 +106,9 @@ def write_tables(data: Data, folder: Path, *, ending: str) -> None:
     edges = {"source": ids.take(data.edge_index[0].numpy()), "target": ids.take(data.edge_index[1].numpy())}
     if data.get("edge_weight") is not None:
         edges["weight"] = pyarrow.array(data.edge_weight.numpy())
-    words = pyarrow.array([*SPLITS, None]).take(pyarrow.array(_split_codes(data) % 4))  # -1 becomes 3
+    splits = pyarrow.array([*SPLITS, None]).take(pyarrow.array(_split_codes(data) % 4))  # -1 becomes 3
     features = {f"f{number}": pyarrow.array(column) for number, column in enumerate(data.x.t().contiguous().numpy())}
-    nodes = {"id": ids, **features, **_label_columns(data), "split": words}
+    nodes = {"id": ids, **features, **_label_columns(data), "split": splits}
     folder.mkdir()
     write = pyarrow.csv.write_csv if ending == "csv" else pyarrow.parquet.write_table
     write(pyarrow.table(nodes), folder / f"nodes.{ending}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topoff.data.layout import SPLITS
 from topoff.experiments.jobs import MEASURED, Failure, makes_batches, own_model
 from topoff.report.page import NOTHING, number, plain
 from topoff.report.read import Seed, finite, read_run
@@ -24,7 +25,6 @@ from topoff.training.run_folder import RunFolder
 TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
 SHARE = 0.99  # of the score of the best method's worst seed: the target, where none is given
 ERRORS = ("rmse", "mae", "r2")  # scores that are no shares
-SCORES = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _values(run: Finished, *, target: float | None, metric: str) -> dict[str, An
     """Return the numbers of one run."""
     result = run.seed.result or {}
     reached = None if target is None else time_to_target(run.seed, target, metric=metric)
-    keys = (*reversed(SCORES), "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds")
+    keys = (*reversed(SPLITS), "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds")
     keys += ("train_peak_rss_mb", "peak_rss_mb")
     return {key: result.get(key) for key in keys} | {
         "relative_error": None if result.get("fidelity") is None else 1 - result["fidelity"],

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from topoff.machine.files import replacing
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -51,12 +52,13 @@ def content_hash(*parts: np.ndarray[Any, Any] | str) -> str:
 def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None = None) -> Arrays:
     """Return the arrays stored under `key`, or build and store them.
 
-    The file `<folder>/<key>.npz` (default folder: `cache_dir()`) is written beside its place and moved there in one
-    step, so that a reader never sees half of it; of two processes that build at once, the last one's file stays. A
-    damaged file is built again, and a folder that cannot be written leaves the value uncached; both warn.
+    The file `<folder>/<key>.npz` (default folder: `cache_dir()`) is written in one step, so that a reader never sees
+    half of it; if two processes build at once, the file of the last one stays. A damaged file is built again, and where
+    the folder cannot be written the value is not cached; both warn.
 
-    Raises ValueError for a key that is no plain file name and TypeError for arrays that only pickle could store.
+    Raises ValueError if the key is not a plain file name, and TypeError for arrays that only pickle could store.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     first = cached("squares", lambda: {"x": np.arange(3) ** 2}, folder=folder)
     ...     again = cached("squares", lambda: {}, folder=folder)
@@ -77,8 +79,8 @@ def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None =
         _write(path, arrays)
     except OSError as error:
         warnings.warn(
-            f"Expected to store {path} (got {error}); the value is used but not kept: free some space there, or set "
-            "TOPOFF_CACHE to a folder that can be written.",
+            f"Cannot store {path}: {error.strerror or error}; the value is used but not kept. Free some space there, "
+            "or set TOPOFF_CACHE to a writable folder.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -86,7 +88,7 @@ def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None =
 
 
 def _read(path: Path) -> Arrays | None:
-    """Return the arrays in `path`; None where there is no file, or (with a warning) no sound one."""
+    """Return the arrays in `path`; None if there is no file or, with a warning, if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy"): _read_member(archive, name) for name in archive.namelist()}
@@ -113,18 +115,11 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Write a temporary file in the same folder, then move it to `path` in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem[:100]}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-            for key, array in arrays.items():
-                with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """Write the arrays as an uncompressed .npz file."""
+    with replacing(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+        for key, array in arrays.items():
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _refuse_objects(arrays: Arrays) -> None:

@@ -13,11 +13,11 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # g
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed blocks instead of giving them back at every free; return whether it could be set.
+    """Let glibc keep freed blocks instead of returning them to the system; return whether it could be set.
 
-    Large elementwise operations on the CPU are 4 to 7 times faster with it, and called before torch allocates anything,
-    first use of memory is twice as fast. An explicit call, made by the command line
-    and the benchmarks, because it changes the whole process. Elsewhere than on glibc it does nothing.
+    It makes large elementwise operations on the CPU 4 to 7 times faster and, if called before torch allocates anything,
+    the first use of memory twice as fast. It changes the whole process, so only the command line and the benchmarks
+    call it. Without glibc it does nothing.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -47,7 +47,7 @@ def peak_memory() -> int:
 
 
 def readable(size: float) -> str:
-    """Write a number of bytes for people.
+    """Write a number of bytes in a readable unit.
 
     >>> readable(3_200_000_000)
     '3.0 GiB'
@@ -72,7 +72,7 @@ def machine() -> dict[str, Any]:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that new processes could take; None where the system does not say."""
+    """Return the bytes that new processes could take; None if the system does not say."""
     info = Path("/proc/meminfo")
     if info.is_file():
         found = [line for line in info.read_text().splitlines() if line.startswith("MemAvailable:")]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.batching.node_sets import count_batches
 from topoff.batching.position import Position
 from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact
@@ -23,16 +24,6 @@ from topoff.methods.histories import Histories
 
 Ints = npt.NDArray[np.int64]
 AT_LEAST = 1000  # nodes that exact inference takes at a time: every piece costs a thread
-
-
-def check_ratio(ratio: float) -> None:
-    """Refuse a share that gives no batches.
-
-    Raises:
-        ValueError: it does.
-    """
-    if not 0 < ratio <= 1:
-        raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
 
 
 def check_linear(plan: Plan, *, method: str, instead: str) -> None:
@@ -81,7 +72,7 @@ class MiniBatches(Learner):
         fast_dropout: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        check_ratio(ratio)
+        count_batches(ratio)  # refuses one that is out of range
         super().__init__(model, data, fast_dropout=fast_dropout, progress=progress)
         self.ratio, self.seed, self.position = ratio, seed, Position()
 
@@ -107,7 +98,7 @@ class MiniBatches(Learner):
 
     def __len__(self) -> int:
         """Count the batches of an epoch; where they share out the training nodes, not more than there are."""
-        count = max(1, round(1 / self.ratio))
+        count = count_batches(self.ratio)
         return min(count, max(1, int(self.data.train_mask.sum()))) if self.by_targets else count
 
     def prepare(self) -> None:

@@ -23,28 +23,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.batching.samplers import (
-    Counts,
-    Draw,
-    Floats,
-    Ints,
-    Pattern,
-    count,
-    draw_edges,
-    draw_nodes,
-    draw_walks,
-    edge_chances,
-    fitting_budget,
-    node_chances,
-    pattern_of,
-    undirected,
-)
+from topoff.batching.pattern import Ints, Pattern, pattern_of, undirected
+from topoff.batching.samplers import Counts, Floats, Sampler, count, edge_sampler, node_sampler, walk_sampler
 from topoff.forward.subgraph import cut_inside
 from topoff.graph.operators import Aggregation, Operator
 from topoff.methods.base import MiniBatches
 
 COVERAGE = 50  # how often a node is drawn beforehand, on average (the authors' default)
-MOST = 64  # draws per node of the graph, at most, in one subgraph
 UNSEEN = {"clip": 0.1, "once": 1.0}  # how often a node that was not drawn beforehand counts as drawn
 LARGEST = 1e4  # what a message is multiplied with, at most (the authors' clip)
 ROUNDS = 4  # epochs' worth of subgraphs, at most, that are drawn to show every node once
@@ -93,7 +78,7 @@ class Saint(MiniBatches):
         self.budget, self.coverage, self.unseen = budget, coverage, unseen
 
     @abstractmethod
-    def sampler(self) -> Draw:
+    def make_sampler(self) -> Sampler:
         """Return what draws the nodes of a subgraph."""
 
     def begin(self) -> None:
@@ -110,7 +95,7 @@ class Saint(MiniBatches):
         backwards = self.flow == "target_to_source"
         self.senders, self.receivers = (target, source) if backwards else (source, target)
         self.pairs = undirected(source, target, num_nodes=num_nodes)
-        self.draw = self.sampler()
+        self.sampler = self.make_sampler()
         self.drawn = self._budget()
         self.counts = self._counted()
         lambdas = np.where(self.counts.nodes > 0, self.counts.nodes, UNSEEN[self.unseen]) / self.counts.samples
@@ -120,24 +105,20 @@ class Saint(MiniBatches):
 
     def _check(self) -> None:
         """Refuse settings that are out of range."""
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {self.ratio}); 0.1 gives 10 subgraphs an epoch.")
         if self.coverage < 1:
             raise ValueError(f"Expected 'coverage' to be at least 1 (got {self.coverage}); the authors take 50.")
         if self.unseen not in UNSEEN:
             raise ValueError(f"Expected 'unseen' to be one of {', '.join(UNSEEN)} (got '{self.unseen}').")
 
-    def reached(self) -> int:
-        """Return how many nodes the sampler can draw."""
-        return self.graph.num_nodes
-
     def _budget(self) -> int:
         """Return the budget, or the one for which subgraphs have ratio * n nodes."""
         if self.budget is not None:
             return self.budget
-        wanted = min(self.ratio * self.graph.num_nodes, self.reached())
-        most = MOST * self.graph.num_nodes
-        return fitting_budget(self.draw, wanted, most=most, generator=lambda trial: self.rng(trial, 6))
+        return self.sampler.budget(self.ratio, generator=lambda trial: self.rng(trial, 6))
+
+    def draw(self, *purpose: int) -> Ints:
+        """Draw the nodes of a subgraph, the same ones for the same purpose."""
+        return self.sampler.draw(self.drawn, self.rng(*purpose))
 
     def _counted(self) -> Counts:
         """Count nodes and pairs in subgraphs of `coverage` * n nodes in all; pairs only where a conv needs them."""
@@ -150,7 +131,7 @@ class Saint(MiniBatches):
         """Draw the subgraphs that are counted."""
         found, wanted, number = 0, self.coverage * self.graph.num_nodes, 0
         while found < wanted:
-            nodes = self.draw(self.drawn, self.rng(number, 5))
+            nodes = self.draw(number, 5)
             found, number = found + len(nodes), number + 1
             if self.progress:
                 self.progress("sampling subgraphs", min(found, wanted), wanted)
@@ -180,7 +161,7 @@ class Saint(MiniBatches):
 
     def batch(self, epoch: int, number: int) -> Data:
         """Return a subgraph; all of its nodes are targets."""
-        nodes = self.draw(self.drawn, self.rng(epoch, number, 3))
+        nodes = self.draw(epoch, number, 3)
         return self.cut(torch.from_numpy(nodes))
 
     def cut(self, nodes: Tensor) -> Data:
@@ -193,7 +174,7 @@ class Saint(MiniBatches):
         """Yield subgraphs whose targets are the nodes that were not yet shown, until all were or it takes too long."""
         shown, rounds = np.zeros(self.graph.num_nodes, dtype=bool), ROUNDS * len(self)
         for number in range(rounds):
-            nodes = self.draw(self.drawn, self.rng(self.position.epoch, number, 3))
+            nodes = self.draw(self.position.epoch, number, 3)
             new = ~shown[nodes]
             if not new.any():
                 continue
@@ -212,12 +193,10 @@ class SaintNode(Saint):
     nobody. The authors' code draws in proportion to the degree.
     """
 
-    def sampler(self) -> Draw:
+    def make_sampler(self) -> Sampler:
         """Return the node sampler."""
         adjacency = self.graph.aggregation(Operator(aggr="mean", self_loops=True, flow=self.flow)).matrix
-        chances = node_chances(adjacency.indices, adjacency.data, num_nodes=self.graph.num_nodes)
-        cumulative = np.cumsum(chances)
-        return lambda budget, rng: draw_nodes(cumulative, budget=budget, rng=rng)
+        return node_sampler(adjacency.indices, adjacency.data, num_nodes=self.graph.num_nodes)
 
 
 class SaintEdge(Saint):
@@ -228,15 +207,9 @@ class SaintEdge(Saint):
     A node without edges is never drawn: where such nodes are for training, the batch's loss lacks their share.
     """
 
-    def sampler(self) -> Draw:
+    def make_sampler(self) -> Sampler:
         """Return the edge sampler."""
-        offsets, ids = self.pairs.offsets, self.pairs.ids
-        cumulative = np.cumsum(edge_chances(offsets, ids))
-        return lambda budget, rng: draw_edges(offsets, ids, cumulative=cumulative, budget=budget, rng=rng)
-
-    def reached(self) -> int:
-        """Return how many nodes have edges."""
-        return len(np.union1d(self.pairs.rows, self.pairs.ids))
+        return edge_sampler(self.pairs)
 
 
 class SaintWalk(Saint):
@@ -252,8 +225,7 @@ class SaintWalk(Saint):
         super().__init__(model, data, **shared)
         self.walk_length = walk_length
 
-    def sampler(self) -> Draw:
+    def make_sampler(self) -> Sampler:
         """Return the random walk sampler."""
         heard = pattern_of(self.receivers, self.senders, num_nodes=self.graph.num_nodes)
-        offsets, ids, length = heard.offsets, heard.ids, self.walk_length
-        return lambda budget, rng: draw_walks(offsets, ids, budget=budget, length=length, rng=rng)
+        return walk_sampler(heard, length=self.walk_length)

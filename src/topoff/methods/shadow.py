@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.batching.pagerank import Ints, Scopes, at_least, cached_pagerank, personalised_pagerank, senders
+from topoff.batching.pagerank import Ints, Scopes, at_least, cached_pagerank, personalized_pagerank, senders
 from topoff.batching.samplers import spans
 from topoff.batching.scopes import k_hop
 from topoff.forward.subgraph import closed
@@ -127,7 +127,7 @@ class ShadowPpr(Shadow):
         """Find the scopes of a piece of the nodes, and keep them; nothing is drawn."""
         first = int(targets[0])
         if first not in self._found:
-            ranked = personalised_pagerank(self.offsets, self.ids, targets, alpha=self.alpha, keep=self.fanout)
+            ranked = personalized_pagerank(self.offsets, self.ids, targets, alpha=self.alpha, keep=self.fanout)
             self._found[first] = Scopes(ranked.offsets, ranked.ids)
         return self._found[first]
 

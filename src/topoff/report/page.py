@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from topoff.machine.files import replacing
 from topoff.report.plots import choose_unit, draw_plots
 from topoff.report.read import finite, read_run
 
@@ -56,14 +56,8 @@ def write_report(run: Path, *, out: Path | None = None) -> Path:
             f"Expected out to be a file (got the folder {path}); add a name, as in {path / 'report.html'}."
         )
     page = build_report(run)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(page, encoding="utf-8", newline="\n")
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with replacing(path) as draft:
+        draft.write_text(page, encoding="utf-8", newline="\n")
     return path
 
 

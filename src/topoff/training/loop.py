@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import RelativeError
+from topoff.data.layout import SPLITS
 from topoff.machine.cache import content_hash
 from topoff.machine.memory import peak_memory
 from topoff.tasks.task import Task
@@ -27,8 +28,6 @@ from topoff.training.build import learning_rate, make_optimizer, make_parts
 from topoff.training.config import Config
 from topoff.training.defaults import Choice
 from topoff.training.run_folder import Checkpoint, RunFolder
-
-SPLITS = ("train", "val", "test")
 
 
 class Listener:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
+from topoff.machine.files import replacing
 from topoff.training.trained import Trained
 
 
@@ -38,14 +39,8 @@ def write_predictions(table: dict[str, Any], path: Path) -> None:
     writers = {".parquet": _write_parquet, ".csv": _write_csv, ".npz": _write_npz}
     if path.suffix not in writers:
         raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{path}').")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.part{path.suffix}")
-    try:
+    with replacing(path) as draft:
         writers[path.suffix](table, draft)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def _write_parquet(table: dict[str, Any], path: Path) -> None:

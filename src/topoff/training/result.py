@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from topoff.data.describe import degree_histogram
+from topoff.data.layout import SPLITS
 from topoff.machine.memory import machine
-from topoff.training.loop import SPLITS, Training, versions
+from topoff.training.loop import Training, versions
 from topoff.training.trained import class_names
 
 POINTS = 1000  # of a regression's scatter plot

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from topoff.machine.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,18 +191,9 @@ def _load(path: Path) -> tuple[dict[str, str], Weights]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file beside its place, to the disk, and move it there in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write a file in one step."""
+    with replacing(path) as draft:
+        draft.write_bytes(content)
 
 
 def _plain(value: Any) -> Any:

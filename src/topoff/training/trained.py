@@ -12,7 +12,8 @@ from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import RelativeError
 from topoff.compensation.top import TOP
-from topoff.data.check import row_normalised
+from topoff.data.check import row_normalized
+from topoff.data.layout import SPLITS
 from topoff.data.load import load
 from topoff.forward.predict import predict
 from topoff.machine.memory import peak_memory
@@ -20,7 +21,6 @@ from topoff.tasks.task import Task, task_of
 from topoff.training.build import device_of, model_for
 from topoff.training.config import Config, make_config, parse_config
 from topoff.training.defaults import choose
-from topoff.training.loop import SPLITS
 from topoff.training.run_folder import RunFolder
 
 
@@ -64,7 +64,7 @@ def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: 
     """Load the graph that settings name, with the features that they ask for."""
     place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed}
     data = load(config.dataset, **place, encoding=encoding, labels=labels)
-    return row_normalised(data) if config.row_normalize else data
+    return row_normalized(data) if config.row_normalize else data
 
 
 def graph_for(trained: Trained, source: str | None, *, root: str | None, labels: bool) -> Data:

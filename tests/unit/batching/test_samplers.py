@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from graphs import SQUARE, communities, corners
+from topoff.batching.pattern import Pattern, pattern_of, undirected
 from topoff.batching.samplers import (
-    Pattern,
+    Sampler,
     count,
-    draw_edges,
-    draw_nodes,
-    draw_walks,
-    edge_chances,
+    edge_probabilities,
+    edge_sampler,
     fitting_budget,
-    node_chances,
-    pattern_of,
+    node_probabilities,
+    node_sampler,
     pick,
-    undirected,
+    spans,
+    walk_sampler,
     walks,
 )
 
@@ -37,78 +37,46 @@ def joined(data=None) -> Pattern:
     return undirected(source, target, num_nodes=data.num_nodes)
 
 
-def assert_drawn_by(chances: np.ndarray, seen: np.ndarray) -> None:
+def assert_drawn_by(probabilities: np.ndarray, seen: np.ndarray) -> None:
     """Demand that counts fit probabilities: Pearson's statistic has mean k - 1 and variance near 2 (k - 1)."""
-    possible = chances > 0
+    possible = probabilities > 0
     assert not seen[~possible].any()
-    expected = chances[possible] * seen.sum()
+    expected = probabilities[possible] * seen.sum()
     assert expected.min() > 5  # else the variance is larger
     free = possible.sum() - 1
     assert ((seen[possible] - expected) ** 2 / expected).sum() < free + 4 * np.sqrt(2 * free)
 
 
-# patterns
-
-
-def test_a_pattern_has_every_pair_once_and_no_self_loops() -> None:
-    source, target = corners().edge_index.tolist()
-    wanted = sorted({(t, s) for s, t in zip(source, target, strict=True) if s != t})
-    pattern = heard()
-    assert list(zip(pattern.rows.tolist(), pattern.ids.tolist(), strict=True)) == wanted
-    assert len(pattern.offsets) == 15
-
-
-def test_undirected_pairs_are_there_once() -> None:
-    source, target = corners().edge_index.tolist()
-    wanted = sorted({(min(s, t), max(s, t)) for s, t in zip(source, target, strict=True) if s != t})
-    pattern = joined()
-    assert list(zip(pattern.rows.tolist(), pattern.ids.tolist(), strict=True)) == wanted
-
-
-def test_pairs_are_found_again() -> None:
-    pattern = heard()
-    order = np.random.default_rng(0).permutation(len(pattern.ids))
-    assert (pattern.positions(pattern.rows[order], pattern.ids[order]) == order).all()
-
-
-def test_a_pattern_without_pairs_and_one_without_nodes() -> None:
-    loops = pattern_of(np.array([1]), np.array([1]), num_nodes=3)
-    assert loops.offsets.tolist() == [0, 0, 0, 0]
-    assert len(loops.ids) == 0
-    none = np.zeros(0, dtype=np.int64)
-    assert pattern_of(none, none, num_nodes=0).offsets.tolist() == [0]
-
-
 # probabilities
 
 
-def test_node_chances_are_squared_column_norms() -> None:
+def test_node_probabilities_are_squared_column_norms() -> None:
     rng = np.random.default_rng(1)
     dense = rng.random((6, 6)) * (rng.random((6, 6)) < 0.5)
     row, column = dense.nonzero()
     wanted = (dense**2).sum(axis=0) / (dense**2).sum()
-    assert node_chances(column, dense[row, column], num_nodes=6) == pytest.approx(wanted)
+    assert node_probabilities(column, dense[row, column], num_nodes=6) == pytest.approx(wanted)
 
 
-def test_edge_chances_are_inverse_degrees() -> None:
+def test_edge_probabilities_are_inverse_degrees() -> None:
     # 0 - 1, 0 - 2, 2 - 3: degrees 2, 1, 2, 1
     pairs = undirected(np.array([1, 0, 3]), np.array([0, 2, 2]), num_nodes=4)
     wanted = np.array([1 / 2 + 1, 1 / 2 + 1 / 2, 1 / 2 + 1])
-    assert edge_chances(pairs.offsets, pairs.ids) == pytest.approx(wanted / wanted.sum())
+    assert edge_probabilities(pairs) == pytest.approx(wanted / wanted.sum())
 
 
-def test_a_graph_without_edges_has_no_edge_chances() -> None:
+def test_a_graph_without_edges_has_no_edge_probabilities() -> None:
     loops = undirected(np.array([1]), np.array([1]), num_nodes=3)
     with pytest.raises(ValueError, match=r"edge between two different nodes for the edge sampler \(got none\)"):
-        edge_chances(loops.offsets, loops.ids)
+        edge_probabilities(loops)
 
 
-def test_places_are_picked_by_their_chances() -> None:
-    chances = np.array([0.0, 0.5, 0.0, 0.2, 0.3, 0.0])
+def test_places_are_picked_by_their_probabilities() -> None:
+    probabilities = np.array([0.0, 0.5, 0.0, 0.2, 0.3, 0.0])
     for scale in (1.0, 7.0):  # cumulative sums need not end at 1
-        drawn = pick(np.cumsum(chances) * scale, count=DRAWS, rng=np.random.default_rng(2))
+        drawn = pick(np.cumsum(probabilities) * scale, count=DRAWS, rng=np.random.default_rng(2))
         assert drawn.shape == (DRAWS,)
-        assert_drawn_by(chances, np.bincount(drawn, minlength=6))
+        assert_drawn_by(probabilities, np.bincount(drawn, minlength=6))
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -116,33 +84,31 @@ def test_a_budget_is_at_least_one(count) -> None:
     with pytest.raises(ValueError, match=rf"budget of a sampler to be at least 1 \(got {count}\)"):
         pick(np.ones(1), count=count, rng=np.random.default_rng(0))
     with pytest.raises(ValueError, match=rf"at least 1 root and 1 step of a random walk \(got {count} and 2\)"):
-        draw_walks(np.array([0, 0]), np.zeros(0, dtype=np.int64), budget=count, length=2, rng=np.random.default_rng(0))
+        walk_sampler(heard(), length=2).draw(count, np.random.default_rng(0))
 
 
 def test_a_walk_has_a_step() -> None:
     with pytest.raises(ValueError, match=r"\(got 3 and 0\)"):
-        draw_walks(heard().offsets, heard().ids, budget=3, length=0, rng=np.random.default_rng(0))
+        walk_sampler(heard(), length=0).draw(3, np.random.default_rng(0))
 
 
 # samplers
 
 
-def samplers(data) -> dict:
-    """Return the three samplers of a graph as functions of a budget and a generator."""
-    pattern, pairs = heard(data), joined(data)
-    nodes = np.cumsum(np.full(data.num_nodes, 1 / data.num_nodes))
-    edges = np.cumsum(edge_chances(pairs.offsets, pairs.ids))
+def samplers(data) -> dict[str, Sampler]:
+    """Return the three samplers of a graph; nodes are drawn uniformly."""
+    n = data.num_nodes
     return {
-        "node": lambda budget, rng: draw_nodes(nodes, budget=budget, rng=rng),
-        "edge": lambda budget, rng: draw_edges(pairs.offsets, pairs.ids, cumulative=edges, budget=budget, rng=rng),
-        "walk": lambda budget, rng: draw_walks(pattern.offsets, pattern.ids, budget=budget, length=2, rng=rng),
+        "node": node_sampler(np.arange(n), np.ones(n), num_nodes=n),
+        "edge": edge_sampler(joined(data)),
+        "walk": walk_sampler(heard(data), length=2),
     }
 
 
 @pytest.mark.parametrize("name", ["node", "edge", "walk"])
 @pytest.mark.parametrize("budget", [1, 2, 9, 500])
 def test_sets_are_sorted_distinct_and_a_function_of_the_seed(name, budget) -> None:
-    draw = samplers(corners())[name]
+    draw = samplers(corners())[name].draw
     found = draw(budget, np.random.default_rng(4))
     assert (np.diff(found) > 0).all()
     assert found.dtype == np.int64
@@ -155,23 +121,23 @@ def test_sets_are_sorted_distinct_and_a_function_of_the_seed(name, budget) -> No
 
 
 def test_large_budgets_reach_all_nodes_but_isolated_ones_by_edges() -> None:
-    draws = samplers(corners())
     everybody = list(range(14))
-    assert draws["node"](2000, np.random.default_rng(0)).tolist() == everybody
-    assert draws["walk"](2000, np.random.default_rng(0)).tolist() == everybody
-    assert draws["edge"](2000, np.random.default_rng(0)).tolist() == [n for n in everybody if n != 8]
+    for name, sampler in samplers(corners()).items():
+        expected = [n for n in everybody if name != "edge" or n != 8]
+        assert sampler.draw(2000, np.random.default_rng(0)).tolist() == expected
+        assert sampler.reached == len(expected)
+        assert sampler.num_nodes == 14
 
 
-def test_edges_are_drawn_by_their_chances() -> None:
+def test_edges_are_drawn_by_their_probabilities() -> None:
     pairs = joined()
-    chances = edge_chances(pairs.offsets, pairs.ids)
-    cumulative, rng = np.cumsum(chances), np.random.default_rng(5)
-    drawn = [draw_edges(pairs.offsets, pairs.ids, cumulative=cumulative, budget=1, rng=rng) for _ in range(5000)]
+    draw, rng = edge_sampler(pairs).draw, np.random.default_rng(5)
+    drawn = [draw(1, rng) for _ in range(5000)]
     assert {len(ends) for ends in drawn} == {2}
     first, second = np.stack(drawn).T
     seen = np.bincount(pairs.positions(first, second), minlength=len(pairs.ids))
     assert (pairs.ids[pairs.positions(first, second)] == second).all()
-    assert_drawn_by(chances, seen)
+    assert_drawn_by(edge_probabilities(pairs), seen)
 
 
 def test_walks_only_follow_edges_towards_those_that_are_heard() -> None:
@@ -185,30 +151,31 @@ def test_walks_only_follow_edges_towards_those_that_are_heard() -> None:
     assert steps - {(8, 8), (13, 13)} == allowed  # every edge is walked, and the two deaf nodes stay
 
 
-def test_walks_take_every_neighbour_with_equal_chances() -> None:
+def test_walks_take_every_neighbour_with_equal_probability() -> None:
     pattern = heard()
     start = int(np.diff(pattern.offsets).argmax())
     near = pattern.ids[pattern.offsets[start] : pattern.offsets[start + 1]]
     roots = np.full(DRAWS, start)
     path = walks(pattern.offsets, pattern.ids, roots=roots, length=1, rng=np.random.default_rng(7))
-    chances = np.zeros(14)
-    chances[near] = 1 / len(near)
+    probabilities = np.zeros(14)
+    probabilities[near] = 1 / len(near)
     assert len(near) > 2
-    assert_drawn_by(chances, np.bincount(path[1], minlength=14))
+    assert_drawn_by(probabilities, np.bincount(path[1], minlength=14))
 
 
 def test_roots_are_uniform_and_the_way_is_in_the_set() -> None:
     source, target = SQUARE.numpy()
     ring = pattern_of(target, source, num_nodes=4)  # each node hears from the one before it
     rng = np.random.default_rng(8)
-    drawn = [draw_walks(ring.offsets, ring.ids, budget=1, length=2, rng=rng).tolist() for _ in range(2000)]
+    drawn = [walk_sampler(ring, length=2).draw(1, rng).tolist() for _ in range(2000)]
     kinds = [[0, 2, 3], [0, 1, 3], [0, 1, 2], [1, 2, 3]]  # from 0, 1, 2 and 3
     assert_drawn_by(np.full(4, 0.25), np.bincount([kinds.index(nodes) for nodes in drawn], minlength=4))
 
 
 def test_walks_of_a_graph_without_edges_stay() -> None:
-    offsets, ids = np.zeros(6, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    assert len(draw_walks(offsets, ids, budget=1, length=3, rng=np.random.default_rng(0))) == 1
+    none = np.zeros(0, dtype=np.int64)
+    alone = pattern_of(none, none, num_nodes=5)
+    assert len(walk_sampler(alone, length=3).draw(1, np.random.default_rng(0))) == 1
 
 
 # budgets
@@ -217,7 +184,7 @@ def test_walks_of_a_graph_without_edges_stay() -> None:
 @pytest.mark.parametrize("name", ["node", "edge", "walk"])
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.7])
 def test_a_budget_gives_the_wanted_number_of_nodes(name, share) -> None:
-    draw = samplers(communities(400))[name]
+    draw = samplers(communities(400))[name].draw
     budget = fitting_budget(draw, share * 400, most=10_000, generator=lambda t: np.random.default_rng([9, t]))
     sizes = [len(draw(budget, np.random.default_rng([10, t]))) for t in range(200)]
     # sizes of both the trials and these vary by less than 12 nodes; 10 trials: standard error below 4
@@ -245,3 +212,9 @@ def test_nodes_and_pairs_are_counted_as_by_hand() -> None:
     assert counts.samples == 31
     assert counts.nodes.tolist() == held.sum(axis=0).tolist()
     assert counts.pairs.tolist() == (held.T @ held)[pairs.rows, pairs.ids].tolist()
+
+
+def test_spans_are_the_entries_of_rows() -> None:
+    positions, owner = spans(np.array([0, 2, 2, 5]), np.array([2, 1, 0, 2]))
+    assert positions.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
+    assert owner.tolist() == [0, 0, 0, 2, 2, 3, 3, 3]

@@ -1,184 +1,29 @@
-"""data.py: a valid graph passes unchanged; every malformed one gives one sentence."""
+"""What load() adds to reading and checking: the split, names, tables before files, graphs for prediction."""
 
-from collections.abc import Callable
+import copy
+import pickle
+import runpy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch_geometric import EdgeIndex
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
+from graph_files import crooked, mask, same
+from table_files import EDGES, EXAMPLE, one_column, write
 from topoff.data.check import check
-from topoff.data.load import load
-
-N = 6
-MASKS = ("train_mask", "val_mask", "test_mask")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def mask(*nodes: int, n: int = N) -> torch.Tensor:
-    out = torch.zeros(n, dtype=torch.bool)
-    out[list(nodes)] = True
-    return out
-
-
-def corners(**changes: Any) -> Data:
-    """Directed, weighted, with a self-loop (2, 2), a duplicate edge (0, 1), an isolated, unlabelled node 5."""
-    parts = {
-        "x": torch.arange(2.0 * N).view(N, 2),
-        "edge_index": torch.tensor([[0, 0, 2, 3, 4], [1, 1, 2, 0, 3]]),
-        "edge_weight": torch.tensor([1.0, 0.5, -1.0, 0.0, 2.0]),
-        "edge_attr": torch.ones(5, 3),
-        "y": torch.tensor([0, 7, 0, 7, 3, -1]),
-        "train_mask": mask(0, 1),
-        "val_mask": mask(2),
-        "test_mask": mask(3, 4),
-    }
-    return Data(**{name: value for name, value in {**parts, **changes}.items() if value is not None})
-
-
-def same(first: Data, second: Data) -> bool:
-    return set(first.keys()) == set(second.keys()) and all(
-        torch.equal(first[key], second[key]) and first[key].dtype == second[key].dtype
-        for key in first.keys()  # noqa: SIM118
-    )
-
-
-# ---- check: what passes
-
-
-def test_corners_pass_unchanged() -> None:
-    graph = corners()
-    checked = check(graph)
-    assert type(checked) is Data
-    assert checked is not graph
-    assert same(checked, graph)
-    assert checked.edge_index.is_contiguous()
-
-
-def test_no_edges_and_further_attributes_pass() -> None:
-    graph = corners(edge_index=torch.empty(2, 0, dtype=torch.long), edge_weight=None, edge_attr=None, name="g")
-    assert check(graph).name == "g"
-    assert check(graph).edge_index.shape == (2, 0)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16, torch.bfloat16])
-def test_features_become_float32(dtype: torch.dtype) -> None:
-    assert check(corners(x=torch.eye(N).to(dtype))).x.equal(torch.eye(N))
-
-
-def test_float64_stays_and_weights_follow() -> None:
-    checked = check(corners(x=torch.eye(N).double()))
-    assert checked.x.dtype == checked.edge_weight.dtype == torch.float64
-
-
-@pytest.mark.parametrize("form", [torch.Tensor.int, lambda e: e.t().contiguous().t(), EdgeIndex])
-def test_edges_become_contiguous_int64(form: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    edges = corners().edge_index
-    checked = check(corners(edge_index=form(edges))).edge_index
-    assert type(checked) is torch.Tensor
-    assert checked.equal(edges)
-    assert checked.is_contiguous()
-
-
-def test_labels_of_three_kinds() -> None:
-    several = torch.tensor([[0, 1, 1]] * N)
-    assert check(corners(y=several)).y.equal(several.float())
-    assert check(corners(y=several.double())).y.dtype == torch.float64
-    assert check(corners(y=corners().y.view(N, 1).int())).y.equal(corners().y)
-    target = torch.tensor([0.5, 1, 2, 3, 4, torch.nan])
-    assert check(corners(y=target)).y[:5].equal(target[:5])
-    assert check(corners(y=torch.zeros(N, dtype=torch.bool))).y.dtype == torch.int64
-
-
-def test_input_is_not_changed() -> None:
-    graph = corners(x=torch.eye(N).long(), y=corners().y.int(), train_mask=None, val_mask=None, test_mask=None)
-    before = graph.clone()
-    load(graph)
-    assert same(graph, before)
-
-
-# ---- check: what does not
-
-
-BAD = {
-    "no nodes": ({"x": torch.empty(0, 2)}, r"'x' to have shape \(nodes, features\) \(got \(0, 2\)\)"),
-    "no features": ({"x": torch.empty(N, 0)}, "at least one node and one feature"),
-    "flat x": ({"x": torch.ones(N)}, r"'x' to have shape \(nodes, features\)"),
-    "missing x": ({"x": None}, r"'x' to be a dense torch.Tensor \(got nothing\); set data.x"),
-    "sparse x": ({"x": torch.eye(N).to_sparse()}, r"'x' to be a dense torch.Tensor \(got torch.sparse_coo\)"),
-    "numpy x": ({"x": np.eye(N)}, r"'x' to be a dense torch.Tensor \(got ndarray\)"),
-    "complex x": ({"x": torch.eye(N) * 1j}, r"'x' to be real \(got torch.complex64\)"),
-    "nan x": ({"x": torch.eye(N) / torch.eye(N)}, r"'x' to be finite \(got NaN or inf in 6 rows, first 0\)"),
-    "inf x": ({"x": corners().x.index_fill(0, torch.tensor(4), torch.inf)}, "in 1 rows, first 4"),
-    "rows of x": ({"x": torch.ones(4, 2)}, "'edge_index' to hold node ids from 0 to 3 .*got 0 to 4.*renumber"),
-    "num_nodes": ({"num_nodes": 9}, r"'x' to have 9 rows, as num_nodes says \(got 6\)"),
-    "float edges": ({"edge_index": corners().edge_index.float()}, r"'edge_index' to hold integers \(got torch.float32"),
-    "bool edges": ({"edge_index": corners().edge_index.bool()}, "'edge_index' to hold integers"),
-    "rows of pairs": ({"edge_index": corners().edge_index.t()}, r"shape \(2, edges\) \(got \(5, 2\)\).*transpose"),
-    "edges flat": ({"edge_index": torch.arange(2)}, r"'edge_index' to have shape \(2, edges\)"),
-    "edge too high": ({"edge_index": corners().edge_index + 3}, "node ids from 0 to 5 .*got 3 to 7"),
-    "edge negative": ({"edge_index": corners().edge_index - 1}, "node ids from 0 to 5 .*got -1 to 3"),
-    "missing edges": ({"edge_index": None}, "'edge_index' to be a dense torch.Tensor .*got nothing"),
-    "missing y": ({"y": None}, "'y' to be a dense torch.Tensor .*got nothing"),
-    "rows of y": ({"y": torch.zeros(4).long()}, r"'y' to have 6 rows \(got shape \(4,\)\)"),
-    "deep y": ({"y": torch.zeros(N, 2, 2)}, "'y' to have 6 rows"),
-    "label -2": ({"y": torch.tensor([0, 0, 0, 0, 0, -2])}, r"'y' to hold classes from 0 \(got -2, 0 negative"),
-    "label -1 used": ({"y": torch.tensor([0, -1, 0, -1, 0, 0])}, "got -1, 2 negative ones in the masks.*with -1"),
-    "multi-label 2": ({"y": torch.full((N, 2), 2)}, "multi-label 'y' to hold 0 and 1"),
-    "multi-label nan": ({"y": torch.full((N, 2), torch.nan)}, "multi-label 'y' to hold 0 and 1"),
-    "target nan": ({"y": torch.full((N,), torch.nan)}, "'y' to be finite in all masks"),
-    "overlap": ({"val_mask": mask(1, 2)}, "'train_mask' and 'val_mask' not to overlap .*got 1 common nodes"),
-    "overlap test": ({"test_mask": mask(0, 1)}, "'train_mask' and 'test_mask' not to overlap .*got 2 common"),
-    "overlap val test": ({"val_mask": mask(3)}, "'val_mask' and 'test_mask' not to overlap"),
-    "short mask": (
-        {"train_mask": mask(0, n=4)},
-        r"'train_mask' to be bool of shape \(6,\) \(got torch.bool of",
-    ),
-    "mask of ids": ({"val_mask": torch.tensor([2])}, r"'val_mask' to be bool of shape \(6,\) \(got torch.int64"),
-    "mask of 0/1": ({"test_mask": mask(3).byte()}, r"'test_mask' to be bool .*got torch.uint8"),
-    "one mask missing": ({"val_mask": None}, "'val_mask' to be given .*all False is allowed"),
-    "nothing to train": ({"train_mask": mask()}, "'train_mask' to hold a node .*got no training nodes"),
-    "short weight": ({"edge_weight": torch.ones(4)}, r"'edge_weight' to have 5 rows, as edge_index \(got shape \(4,\)"),
-    "wide weight": ({"edge_weight": torch.ones(5, 1)}, "'edge_weight' to have 5 rows"),
-    "nan weight": ({"edge_weight": torch.full((5,), torch.nan)}, "'edge_weight' to be finite"),
-    "short attr": ({"edge_attr": torch.ones(4, 2)}, "'edge_attr' to have 5 rows"),
-    "scalar attr": ({"edge_attr": torch.tensor(1.0)}, "'edge_attr' to have 5 rows"),
-    "inf attr": ({"edge_attr": torch.full((5, 2), torch.inf)}, "'edge_attr' to be finite"),
-    "adj_t": ({"adj_t": torch.eye(N).to_sparse()}, "the edges in 'edge_index' .*got 'adj_t'"),
-    "link labels": ({"edge_label": torch.ones(5)}, "labels of nodes .*link tasks are not supported yet"),
-    "link pairs": ({"edge_label_index": torch.ones(2, 5)}, "link tasks are not supported yet"),
-}
-
-
-@pytest.mark.parametrize(("changes", "sentence"), BAD.values(), ids=BAD.keys())
-def test_malformed(changes: dict[str, Any], sentence: str) -> None:
-    for function in (check, load):
-        with pytest.raises(ValueError, match=sentence) as caught:
-            function(corners(**changes))
-        assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("function", [check, load])
-def test_other_types_are_refused(function: Callable[[Any], Data]) -> None:
-    with pytest.raises(TypeError, match=r"homogeneous PyG Data \(got HeteroData\); node and edge types .*to_homog"):
-        function(HeteroData())
-    with pytest.raises(TypeError, match=r"homogeneous PyG Data \(got int\); pass a name, a path or"):
-        function(3)
-
+from topoff.data.layout import MASKS
+from topoff.data.load import Names, load
+from topoff.data.tables import read_tables
+from topoff.graph.graph import Graph
 
 # ---- the split
 
 
 def without_masks(**changes: Any) -> Data:
-    return corners(train_mask=None, val_mask=None, test_mask=None, **changes)
+    return crooked(train_mask=None, val_mask=None, test_mask=None, **changes)
 
 
 def test_drawn_split_is_60_20_20_of_the_labelled_nodes_and_follows_the_seed() -> None:
@@ -198,13 +43,13 @@ def test_drawn_split_of_one_node_trains_on_it() -> None:
 
 def test_columns_of_masks() -> None:
     columns = torch.stack([mask(0), mask(1), mask(0, 1)], dim=1)
-    graph = corners(train_mask=columns)  # val and test have one column only
+    graph = crooked(train_mask=columns)  # val and test have one column only
     assert [load(graph, split=i).train_mask.tolist() for i in range(3)] == columns.t().tolist()
     for wrong in (3, -1):
         with pytest.raises(ValueError, match=rf"'split' to be from 0 to 2 \(got {wrong}\)"):
             load(graph, split=wrong)
     with pytest.raises(ValueError, match=r"'split' to be from 0 to 0 \(got 1\); this graph has no other split"):
-        load(corners(), split=1)
+        load(crooked(), split=1)
     with pytest.raises(ValueError, match=r"'train_mask' to be bool of shape \(6,\) .*chooses among columns"):
         check(graph)
 
@@ -213,7 +58,7 @@ def test_columns_of_masks() -> None:
 def test_split_idx_of_ogb(name: str) -> None:
     ids = {"train": torch.tensor([0, 1]), name: np.array([2]), "test": torch.tensor([3, 4])}
     graph = without_masks(split_idx=ids)
-    assert same(load(graph), corners())
+    assert same(load(graph), crooked())
     assert graph.split_idx is not None
 
 
@@ -224,7 +69,7 @@ def test_split_idx_malformed() -> None:
     with pytest.raises(ValueError, match=r"'split_idx' to have the key 'valid' \(got \['train'\]\)"):
         load(without_masks(split_idx={"train": torch.tensor([0])}))
     with pytest.raises(ValueError, match=r"one split \(got 'split_idx' and masks\)"):
-        load(corners(split_idx=ids))
+        load(crooked(split_idx=ids))
 
 
 def test_an_npz_without_labels_is_enough_for_prediction(tmp_path: Path) -> None:
@@ -236,3 +81,113 @@ def test_an_npz_without_labels_is_enough_for_prediction(tmp_path: Path) -> None:
     assert data.names.node_ids == ["a", "b", "c"]
     assert "y" not in data
     assert "train_mask" not in data
+
+
+def test_load_gives_a_valid_graph_with_names(tmp_path: Path) -> None:
+    folder = write(tmp_path / "g")
+    tables, data = read_tables(folder), load(folder)
+    assert set(data.keys()) == {*tables.arrays, "names"}
+    assert all(np.array_equal(data[name], array) for name, array in tables.arrays.items())
+    assert data.names == Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes))
+    assert "names=Names(4 node ids, 2 classes, 8 notes)" in repr(data)
+    for relative in ("g", Path("g")):
+        assert load(relative, root=tmp_path).names == data.names
+    again = load(folder, encoding=data.names.encoding)
+    assert all(torch.equal(again[name], data[name]) for name in tables.arrays)
+
+
+def no_network(*_: Any) -> None:
+    raise OSError("no network")
+
+
+def test_names_before_folders_and_tables_before_npz(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "Cora")
+    monkeypatch.setattr("topoff.data.pyg_datasets._probe", no_network)
+    with pytest.raises(FileNotFoundError, match="raw files of Cora"):
+        load("Cora", root=tmp_path / "root")
+    assert load(Path("Cora")).num_nodes == 4
+    assert load("./Cora").num_nodes == 4
+    np.savez(
+        tmp_path / "Cora" / "graph.npz",
+        x=np.ones((2, 1), np.float32),
+        edge_index=np.zeros((2, 0), int),
+        y=np.array([0, 1]),
+    )
+    both = load("./Cora")
+    assert both.num_nodes == 4
+    assert "graph.npz: not read, as tables go before it" in both.names.notes
+    (tmp_path / "root").mkdir()
+    write(tmp_path / "root" / "mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "Cora" / "graph.npz").rename(tmp_path / "mine" / "graph.npz")
+    assert load("mine", root=tmp_path / "root").num_nodes == 2  # the folder here goes before the one in root
+
+
+def test_a_split_is_drawn_for_labelled_nodes_and_again_with_the_encoding(tmp_path: Path) -> None:
+    folder = write(tmp_path / "g", one_column("label", ["a", "b", ""] * 10), "source,target\n")
+    first = load(folder, seed=3)
+    assert [int(first[f"{name}_mask"].sum()) for name in ("train", "val", "test")] == [12, 4, 4]
+    again = load(folder, seed=3, encoding=first.names.encoding)
+    assert torch.equal(first.train_mask, again.train_mask)
+    with pytest.raises(ValueError, match=r"'split' to be from 0 to 0 \(got 1\)"):
+        load(folder, split=1)
+
+
+def test_tables_without_labels_or_training_nodes_are_for_prediction(tmp_path: Path) -> None:
+    encoding = load(write(tmp_path / "first")).names.encoding
+    plain = write(tmp_path / "plain", "id,age,city,ok\na,1,Oslo,true\nb,2,Rome,true\nc,3,Rome,\n")
+    with pytest.raises(
+        ValueError, match=r"in .*plain to have labels \(got features only: age, city, ok\); name the col"
+    ):
+        load(plain)
+    assert load(plain, encoding=encoding).x.shape == (3, 7)
+    nodes = "id,age,city,ok,label,split\na,1,Oslo,true,yes,test\nb,2,Rome,true,no,test\nc,3,Rome,,,\n"
+    tested = write(tmp_path / "tested", nodes)
+    with pytest.raises(ValueError, match="'train_mask' to hold a node"):
+        load(tested)
+    assert load(tested, encoding=encoding).test_mask.tolist() == [True, True, False]
+
+
+def test_other_sources_ignore_an_encoding() -> None:
+    graph = Data(x=torch.eye(3), edge_index=torch.zeros(2, 0).long(), y=torch.arange(3))
+    assert "names" not in load(graph, encoding={"id": "x"})
+
+
+@pytest.mark.parametrize("pairs", ["both", "as many as nodes"])
+def test_pyg_carries_names_untouched(tmp_path: Path, pairs: str) -> None:
+    edges = EDGES if pairs == "both" else EDGES + "a,c,1\n"
+    data = load(write(tmp_path / "g", edges=edges))
+    names = data.names
+    assert not data.is_node_attr("names")
+    assert not data.is_edge_attr("names")
+    forms = [check(data), load(data), data.cpu(), data.to("cpu"), data.clone(), copy.copy(data), data.contiguous()]
+    assert all(form.names is names for form in forms)
+    assert copy.deepcopy(data).names == pickle.loads(pickle.dumps(data)).names == names
+    assert data.subgraph(torch.tensor([0, 1])).names is names
+    batch = Graph(data).induced(torch.tensor([0, 2]))
+    assert "names" not in batch
+    assert batch.y.tolist() == [1, 1]
+
+
+def test_example_is_what_its_script_makes(tmp_path: Path) -> None:
+    runpy.run_path(str(EXAMPLE / "make.py"))["main"](tmp_path)
+    for name in ("nodes.csv", "edges.csv"):
+        assert (tmp_path / name).read_bytes() == (EXAMPLE / name).read_bytes()
+
+
+def test_example_has_what_tables_have() -> None:
+    data = load(EXAMPLE)
+    assert (data.num_nodes, data.num_edges, data.num_features) == (300, 900, 11)
+    assert data.names.class_names == ["Engineering", "Finance", "Research & Development", "Sales", "Support"]
+    assert 0 < int((data.y < 0).sum()) < 30
+    assert any("missing, filled with the mean" in note for note in data.names.notes)
+    assert sum(path.stat().st_size for path in EXAMPLE.glob("*.csv")) < 60_000
+
+
+def test_one_column_of_several_labels_is_two_classes(tmp_path: Path) -> None:
+    write(tmp_path, "id,f,label:spam\na,1,0\nb,2,1\nc,4,1\nd,5,0\ne,6,\n", "source,target\na,b\nc,d\n")
+    data = load(tmp_path)
+    assert data.y.tolist() == [0, 1, 1, 0, -1]
+    assert data.names.class_names == ["not spam", "spam"]
+    assert not bool((data.train_mask | data.val_mask | data.test_mask)[4])

@@ -1,9 +1,6 @@
 """Folders of tables, through tables.py, labels.py, features.py and columns.py, and as `load` hands them on."""
 
-import copy
 import json
-import pickle
-import runpy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,58 +10,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-import torch
-from torch_geometric.data import Data
 
-from topoff.data import columns
-from topoff.data.check import check
-from topoff.data.load import Names, load
-from topoff.data.tables import Tables, is_table_folder, read_tables
-from topoff.graph.graph import Graph
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "tables"
-EDGES = "source,target,weight\na,b,2\nb,a,-0.5\nc,c,1e2\n"
-# id, a number with a gap, words with a gap, a boolean, free text, a constant, an empty column, a split and labels
-NODES = """id,age,city,ok,name,one,none,split,label
-a,30,Oslo,True,Ann,1,,train,yes
-b,50,Rome,FALSE,Bob,1,,val,no
-c,,Oslo,true,Cid,1,,test,yes
-d,40,,false,Dan,1,,,
-"""
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path / "cache"))
-
-
-def write(folder: Path, nodes: str | bytes | pa.Table | None = NODES, edges: Any = EDGES) -> Path:
-    """Write the tables that are given: text as csv, pyarrow's as parquet."""
-    folder.mkdir(exist_ok=True)
-    for name, table in (("nodes", nodes), ("edges", edges)):
-        if isinstance(table, pa.Table):
-            pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
-        elif table is not None:
-            (folder / f"{name}.csv").write_bytes(table if isinstance(table, bytes) else table.encode())
-    return folder
-
-
-def read(folder: Path, nodes: Any = NODES, edges: Any = EDGES, **options: Any) -> Tables:
-    return read_tables(write(folder, nodes, edges), **options)
-
-
-def one_column(name: str, values: list[Any]) -> str:
-    """A table of nodes with one more column, whose values are quoted."""
-    return f"id,{name}\n" + "".join(f'{i},"{value}"\n' for i, value in enumerate(values))
-
-
-def same(first: Tables, second: Tables) -> bool:
-    return first.arrays.keys() == second.arrays.keys() and all(
-        np.array_equal(first.arrays[key], second.arrays[key], equal_nan=True)
-        and first.arrays[key].dtype == second.arrays[key].dtype
-        for key in first.arrays
-    )
-
+from table_files import EDGES, EXAMPLE, FEW, NODES, parquet_nodes, read, same, write
+from topoff.data.load import load
+from topoff.data.tables import read_tables
 
 # ---- what comes out
 
@@ -91,30 +40,13 @@ def test_a_small_graph(tmp_path: Path) -> None:
     assert tables.notes == [
         "one: a column with one value only, left out",
         "none: a column without any value, left out",
-        "name: a column of words that are all different, left out",
+        "name: a column of strings that are all different, left out",
         "age: 1 of 4 missing, filled with the mean 40 and marked",
         "city: 2 categories, one column each; 1 of 4 missing, marked",
         "ok: 2 categories, one column each",
         "label: 2 classes; 1 of 4 nodes have none and are in no mask",
         "edges: 3, all of them in both directions",
     ]
-
-
-def parquet_nodes() -> pa.Table:
-    """The nodes of the small graph, with the types that a parquet file has."""
-    return pa.table(
-        {
-            "id": ["a", "b", "c", "d"],
-            "age": pa.array([30.0, 50.0, np.nan, 40.0], pa.float32()),
-            "city": pa.array(["Oslo", "Rome", "Oslo", None]).dictionary_encode(),
-            "ok": [True, False, True, False],
-            "name": pa.array(["Ann", "Bob", "Cid", "Dan"], pa.large_string()),
-            "one": pa.array([1, 1, 1, 1], pa.uint64()),
-            "none": pa.nulls(4),
-            "split": pa.array([0, 1, 2, -1], pa.int8()),
-            "label": ["yes", "no", "yes", None],
-        }
-    )
 
 
 def test_csv_and_parquet_are_alike(tmp_path: Path) -> None:
@@ -142,20 +74,6 @@ def test_csv_and_parquet_are_alike(tmp_path: Path) -> None:
     ]
 
 
-def test_quotes_commas_unicode_and_line_ends(tmp_path: Path) -> None:
-    nodes = 'id, city ,label\n"Ünal, ""Ö""",東京,"a\nb"\n\n x y ,"東京",c\nz,Rome,c'
-    edges = 'source,target\nx y,"Ünal, ""Ö"""\n'
-    plain = read(tmp_path / "plain", nodes, edges)
-    assert plain.node_ids == ['Ünal, "Ö"', "x y", "z"]
-    assert plain.class_names == ["a\nb", "c"]
-    assert plain.encoding["columns"][0]["categories"] == ["Rome", "東京"]
-    assert plain.arrays["edge_index"].tolist() == [[1], [0]]
-    marked = read(tmp_path / "bom", b"\xef\xbb\xbf" + nodes.encode(), b"\xef\xbb\xbf" + edges.encode())
-    assert same(plain, marked)
-    assert marked.node_ids == plain.node_ids
-    assert same(plain, read(tmp_path / "crlf", nodes.replace("\n", "\r\n").replace("a\r\n", "a\n"), edges))
-
-
 def test_permuted_rows_give_permuted_arrays(tmp_path: Path) -> None:
     header, *rows = NODES.splitlines()
     first_edge, *others = EDGES.splitlines()
@@ -167,14 +85,6 @@ def test_permuted_rows_give_permuted_arrays(tmp_path: Path) -> None:
     np.testing.assert_allclose(moved.arrays["x"], tables.arrays["x"][order], atol=1e-6)
     assert moved.node_ids == [tables.node_ids[i] for i in order]
     assert np.array(order)[moved.arrays["edge_index"]].tolist() == tables.arrays["edge_index"].tolist()
-
-
-def test_a_column_means_the_same_however_the_file_is_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    nodes = one_column("code", ["1"] * 20 + ["x"] * 30)
-    whole = read(tmp_path / "whole", nodes, "source,target\n0,1\n")
-    monkeypatch.setattr(columns, "BLOCK", 64)  # pyarrow alone would see whole numbers in the first block
-    assert same(whole, read(tmp_path / "cut", nodes, "source,target\n0,1\n"))
-    assert whole.encoding["columns"][0]["categories"] == ["1", "x"]
 
 
 # ---- ids
@@ -223,61 +133,6 @@ def test_first_column_as_ids_is_reported(tmp_path: Path, header: str, said: str)
 # ---- features and notes
 
 
-NOTES: dict[str, tuple[str, list[Any], int, str]] = {
-    "numbers": ("f", ["1", " 2.5", "-3e1"], 1, "f: a number, standardised"),
-    "gaps": ("f", ["1", "NA", "n/a", "", "4", "nan"], 2, "f: 4 of 6 missing, filled with the mean 2.5 and marked"),
-    "constant": ("f", ["1", "1.0", "1"], 0, "f: a column with one value only, left out"),
-    "constant words": ("f", ["u", "u"], 0, "f: a column with one value only, left out"),
-    "given or not": ("f", ["5", "", "5"], 1, "f: 1 of 3 missing, else always 5.0; kept as the mark of a gap"),
-    "said or not": ("f", ["u", "", "u"], 1, "f: 1 of 3 missing, else always 'u'; kept as the mark of a gap"),
-    "empty": ("f", ["", "NA"], 0, "f: a column without any value, left out"),
-    "free text": ("f", ["u", "v", "w"], 0, "f: a column of words that are all different, left out"),
-    "free text with gaps": ("f", ["u", "", "w"], 0, "f: a column of words that are all different, left out"),
-    "words": ("f", ["u", "v", "u"], 2, "f: 2 categories, one column each"),
-    "words with gaps": ("f", ["u", "v", "u", "NULL"], 3, "f: 2 categories, one column each; 1 of 4 missing, marked"),
-    "booleans": ("f", ["true", "False", "TRUE"], 2, "f: 2 categories, one column each"),
-    "codes": ("f", ["1", "b2", "b2", "1"], 2, "f: 2 categories, one column each"),
-    "many words": (
-        "f",
-        [f"w{i % 70}" for i in range(140)],
-        65,
-        "f: 70 categories, one column for each of the 64 most frequent and one for all others",
-    ),
-}
-
-
-@pytest.mark.parametrize(("name", "values", "width", "note"), NOTES.values(), ids=NOTES.keys())
-def test_columns_and_their_notes(tmp_path: Path, name: str, values: list[Any], width: int, note: str) -> None:
-    tables = read(tmp_path / "g", one_column(name, values), "source,target\n0,1\n")
-    assert note in tables.notes
-    assert tables.arrays["x"].shape == (len(values), width or 2)  # where no column is left: the degree and a constant
-    assert json.loads(json.dumps(tables.encoding)) == tables.encoding
-    assert [entry["name"] for entry in tables.encoding["columns"]] == (["f"] if width else [])
-    assert tables.encoding["left_out"] == ([] if width else ["f"])
-
-
-def test_rare_words_share_a_column(tmp_path: Path) -> None:
-    values = [f"w{i:02}" for i in range(70)] + [f"w{i:02}" for i in range(64)] + ["w69"] * 2
-    tables = read(tmp_path / "g", one_column("f", values), "source,target\n")
-    x = tables.arrays["x"]
-    assert tables.encoding["columns"][0]["categories"] == [*(f"w{i:02}" for i in range(63)), "w69"]
-    assert x.sum(axis=1).tolist() == [1] * len(values)
-    assert np.flatnonzero(x[:, 64]).tolist() == [63, 64, 65, 66, 67, 68, 133]
-
-
-def test_notes_about_hundreds_of_columns_stay_short(tmp_path: Path) -> None:
-    nodes = pa.table({"id": [0, 1, 2], **{f"f{i}": [i, 2, 3] for i in range(300)}})
-    assert read(tmp_path / "g", nodes, "source,target\n").notes == [
-        "f0, f1, f2, f3, f4 and 295 more: 300 numbers, standardised",
-        "edges: none",
-    ]
-
-
-def test_huge_numbers_are_standardised(tmp_path: Path) -> None:
-    tables = read(tmp_path / "g", one_column("f", ["1e300", "-1e300"]), "source,target\n")
-    assert tables.arrays["x"].tolist() == [[1], [-1]]
-
-
 def test_without_features_the_degree_counts(tmp_path: Path) -> None:
     tables = read(tmp_path / "g", "id,label\na,1\nb,2\nc,1\nd,2\n")
     np.testing.assert_allclose(tables.arrays["x"], [[np.log(3), 1], [np.log(3), 1], [np.log(3), 1], [0, 1]], rtol=1e-6)
@@ -312,74 +167,6 @@ def test_further_columns_of_edges_are_reported(tmp_path: Path) -> None:
     assert tables.notes[-1] == "kind, since: not used, an edge has a weight only"
 
 
-# ---- labels and the split
-
-
-LABELS: dict[str, tuple[str, list[Any], list[Any], list[str] | None]] = {
-    "words": ("label", ["b", "a", "", "b"], [1, 0, -1, 1], ["a", "b"]),
-    "integers": ("label", ["10", "9", "", "-1"], [2, 1, -1, 0], ["-1", "9", "10"]),
-    "whole floats": ("label", ["1.0", "0.0", "", "1"], [1, 0, -1, 1], ["0", "1"]),
-    "booleans": ("label", ["True", "false", "", "TRUE"], [1, 0, -1, 1], ["false", "true"]),
-    "some are numbers": ("label", ["1", "x", "1", "2"], [0, 2, 0, 1], ["1", "2", "x"]),
-    "fractions": ("label", ["1.5", "2", "", "3"], [1.5, 2, None, 3], None),
-    "a target": ("target", ["1", "2", "NA", "3"], [1, 2, None, 3], None),
-}
-
-
-@pytest.mark.parametrize(("name", "values", "y", "classes"), LABELS.values(), ids=LABELS.keys())
-def test_labels(tmp_path: Path, name: str, values: list[Any], y: list[Any], classes: list[str] | None) -> None:
-    tables = read(tmp_path / "g", one_column(name, values), "source,target\n")
-    assert [None if np.isnan(value) else value for value in tables.arrays["y"].tolist()] == y
-    assert tables.arrays["y"].dtype == (np.float32 if classes is None else np.int64)
-    assert tables.class_names == classes
-    assert "train_mask" not in tables.arrays
-
-
-def test_whole_numbers_for_every_node_are_doubted(tmp_path: Path) -> None:
-    tables = read(tmp_path / "g", one_column("label", [10, 20, 30, 40]), "source,target\n")
-    assert "label: 4 classes for 4 labelled nodes (if it is a quantity, call the column target)" in tables.notes
-    tables = read(tmp_path / "g", one_column("target", [10, 20, 30, 40]), "source,target\n")
-    assert "target: a quantity" in tables.notes
-
-
-def test_several_labels(tmp_path: Path) -> None:
-    nodes = "id,f,label:red,label:blue\n0,1,1,0.0\n1,2,true,0.0\n2,3,,1.0\n3,4,FALSE,1.0\n"
-    tables = read(tmp_path / "g", nodes, "source,target\n0,1\n")
-    assert tables.class_names == ["red", "blue"]
-    np.testing.assert_array_equal(tables.arrays["y"], [[1, 0], [1, 0], [np.nan, np.nan], [0, 1]])
-    what = "label: 2 labels, of which a node may have several; 1 of 4 nodes have none and are in no mask"
-    assert what in tables.notes
-    data = load(tmp_path / "g")
-    used = data.train_mask | data.val_mask | data.test_mask
-    assert used.tolist() == [True, True, False, True]
-    assert data.y.tolist() == [[1, 0], [1, 0], [0, 0], [0, 1]]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train", "val", "test", ""],
-        ["Train", "valid", "TEST", "NA"],
-        ["0", "validation", "2", "-1"],
-        ["0.0", "1.0", "2.0", ""],
-    ],
-)
-def test_split_words(tmp_path: Path, words: list[str]) -> None:
-    rows = "".join(f"{i},{i},{word},{i % 2}\n" for i, word in enumerate(words))
-    tables = read(tmp_path / "g", "id,f,split,label\n" + rows, "source,target\n")
-    masks = [tables.arrays[f"{name}_mask"].tolist() for name in ("train", "val", "test")]
-    assert masks == [[i == place for i in range(4)] for place in range(3)]
-
-
-def test_split_of_unlabelled_nodes_and_empty_split(tmp_path: Path) -> None:
-    tables = read(tmp_path / "g", "id,f,split,label\n0,1,train,a\n1,2,train,\n2,3,test,b\n", "source,target\n")
-    assert tables.arrays["train_mask"].tolist() == [True, False, False]
-    assert "split: 1 nodes have a split but no label, and are in no mask" in tables.notes
-    tables = read(tmp_path / "g", "id,f,split,label\n0,1,,a\n1,2,,b\n", "source,target\n")
-    assert "train_mask" not in tables.arrays
-    assert "split: no value at all, so that a split is drawn" in tables.notes
-
-
 # ---- the encoding of an earlier table
 
 
@@ -402,36 +189,10 @@ def test_another_table_is_encoded_alike(tmp_path: Path) -> None:
     assert second.encoding == first.encoding
     assert second.notes[:4] == [
         "extra: not used, as the first table had no such column",
-        "city: 1 of 3 hold words without a column of their own (such as 'Lima') and have zeros only",
-        "ok: 1 of 3 hold words without a column of their own (such as 'maybe') and have zeros only",
+        "city: 1 of 3 hold strings without a column of their own (such as 'Lima') and have zeros only",
+        "ok: 1 of 3 hold strings without a column of their own (such as 'maybe') and have zeros only",
         "ok: 1 of 3 missing, all zeros, not marked",
     ]
-
-
-def test_gaps_that_the_first_table_had_not(tmp_path: Path) -> None:
-    first = read(tmp_path / "first", "id,f,g\n0,1,\n1,3,5\n", "source,target\n")
-    second = read(tmp_path / "second", "id,f,g\n0,,7\n1,2,\n", "source,target\n", encoding=first.encoding)
-    assert second.arrays["x"].tolist() == [[0, 0], [0, 1]]
-    assert "f: 1 of 2 missing, filled with the first table's mean, not marked" in second.notes
-
-
-def test_rare_words_of_another_table_count_as_other(tmp_path: Path) -> None:
-    first = read(tmp_path / "first", one_column("f", [f"w{i % 70}" for i in range(140)]), "source,target\n")
-    second = read(tmp_path / "second", one_column("f", ["new"]), "source,target\n", encoding=first.encoding)
-    assert np.flatnonzero(second.arrays["x"][0]).tolist() == [64]
-    assert second.notes[0].endswith("(such as 'new') and count as other")
-
-
-@pytest.mark.parametrize("nodes", ["id,f\n5,1\n", "id,f,label\n5,1,\n"])
-def test_labels_may_be_missing_for_prediction(tmp_path: Path, nodes: str) -> None:
-    first = read(tmp_path / "first", "id,f,label\n0,1,a\n1,3,b\n", "source,target\n")
-    second = read(tmp_path / "second", nodes, "source,target\n", encoding=first.encoding)
-    assert "y" not in second.arrays
-    assert second.class_names == ["a", "b"]
-    assert ("label: no value at all, read as a graph without labels" in second.notes) == ("label" in nodes)
-    data = load(tmp_path / "second", encoding=first.encoding)
-    assert "y" not in data
-    assert data.names.node_ids == [5]
 
 
 ENCODED: dict[str, tuple[str, str, str]] = {
@@ -471,9 +232,6 @@ def test_encodings_from_elsewhere(tmp_path: Path, encoding: dict[str, Any], got:
 
 
 # ---- what is refused
-
-
-FEW = "id,f\na,1\nb,2\nc,3\n"
 BAD: dict[str, tuple[Any, Any, str]] = {
     "empty file": ("", EDGES, r"nodes\.csv to be a UTF-8 table .*\(got an empty file\); write the names"),
     "blank file": (FEW, b"\xef\xbb\xbf\r\n\n", r"edges\.csv to be a UTF-8 table .*\(got an empty file\)"),
@@ -502,7 +260,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "mixture": (
         FEW + "d,?\n",
         EDGES,
-        r"'f' of .*nodes\.csv to hold either numbers or words, not 3 numbers and 1 words \(got '\?' in data row 4\)",
+        r"'f' of .*csv to hold either numbers or strings, not 3 numbers and 1 strings \(got '\?' in data row 4\)",
     ),
     "infinite": (FEW + "d,inf\n", EDGES, r"'f' of .* to hold finite numbers \(got 'inf' in data row 4\)"),
     "short row": (
@@ -522,7 +280,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "list column": (
         pa.table({"id": [1], "v": [[1.0, 2.0]]}),
         EDGES,
-        r"'v' of .*nodes\.parquet to hold numbers, words or booleans \(got list<.*>\); spread it",
+        r"'v' of .*nodes\.parquet to hold numbers, strings or booleans \(got list<.*>\); spread it",
     ),
     "two labels": (
         "id,label,target\na,1,2\n",
@@ -552,153 +310,3 @@ def test_malformed_tables(tmp_path: Path, nodes: Any, edges: Any, sentence: str)
         with pytest.raises(ValueError, match=sentence) as caught:
             function(tmp_path / "g")
         assert "\n" not in str(caught.value)
-
-
-def test_row_that_is_longer_than_a_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(columns, "BLOCK", 16)
-    with pytest.raises(ValueError, match=r"nodes\.csv to be a UTF-8 table .*\(got .*straddl.*\); correct it"):
-        read(tmp_path / "g", one_column("f", ["a" * 100, "b" * 100]))
-
-
-def test_missing_and_double_tables(tmp_path: Path) -> None:
-    folder = write(tmp_path / "g", None, EDGES)
-    assert not is_table_folder(folder)
-    with pytest.raises(FileNotFoundError, match=r"g to hold nodes\.csv or nodes\.parquet \(got neither\); write the n"):
-        read_tables(folder)
-    with pytest.raises(FileNotFoundError, match=r"a graph\.npz, or the tables nodes\.csv and edges\.csv"):
-        load(folder)
-    write(folder, FEW, None)
-    assert is_table_folder(folder)
-    (folder / "edges.csv").unlink()
-    with pytest.raises(FileNotFoundError, match=r"g to hold edges\.csv or edges\.parquet \(got neither\)"):
-        load(folder)
-    write(folder, pa.table({"id": ["a"]}), EDGES)
-    with pytest.raises(
-        ValueError, match=r"one table of nodes in .*g \(got nodes\.csv and nodes\.parquet\); remove one"
-    ):
-        load(folder)
-
-
-@pytest.mark.parametrize("content", [b"", b"id,f\n", None])
-def test_damaged_parquet(tmp_path: Path, content: bytes | None) -> None:
-    folder = write(tmp_path / "g", parquet_nodes())
-    path = folder / "nodes.parquet"
-    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(ValueError, match=r"nodes\.parquet to be a whole parquet file \(got .*\); write it again\.$"):
-        read_tables(folder)
-
-
-# ---- load
-
-
-def test_load_gives_a_valid_graph_with_names(tmp_path: Path) -> None:
-    folder = write(tmp_path / "g")
-    tables, data = read_tables(folder), load(folder)
-    assert set(data.keys()) == {*tables.arrays, "names"}
-    assert all(np.array_equal(data[name], array) for name, array in tables.arrays.items())
-    assert data.names == Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes))
-    assert "names=Names(4 node ids, 2 classes, 8 notes)" in repr(data)
-    for relative in ("g", Path("g")):
-        assert load(relative, root=tmp_path).names == data.names
-    again = load(folder, encoding=data.names.encoding)
-    assert all(torch.equal(again[name], data[name]) for name in tables.arrays)
-
-
-def no_network(*_: Any) -> None:
-    raise OSError("no network")
-
-
-def test_names_before_folders_and_tables_before_npz(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "Cora")
-    monkeypatch.setattr("topoff.data.sources._probe", no_network)
-    with pytest.raises(FileNotFoundError, match="raw files of Cora"):
-        load("Cora", root=tmp_path / "root")
-    assert load(Path("Cora")).num_nodes == 4
-    assert load("./Cora").num_nodes == 4
-    np.savez(
-        tmp_path / "Cora" / "graph.npz",
-        x=np.ones((2, 1), np.float32),
-        edge_index=np.zeros((2, 0), int),
-        y=np.array([0, 1]),
-    )
-    both = load("./Cora")
-    assert both.num_nodes == 4
-    assert "graph.npz: not read, as tables go before it" in both.names.notes
-    (tmp_path / "root").mkdir()
-    write(tmp_path / "root" / "mine")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "Cora" / "graph.npz").rename(tmp_path / "mine" / "graph.npz")
-    assert load("mine", root=tmp_path / "root").num_nodes == 2  # the folder here goes before the one in root
-
-
-def test_a_split_is_drawn_for_labelled_nodes_and_again_with_the_encoding(tmp_path: Path) -> None:
-    folder = write(tmp_path / "g", one_column("label", ["a", "b", ""] * 10), "source,target\n")
-    first = load(folder, seed=3)
-    assert [int(first[f"{name}_mask"].sum()) for name in ("train", "val", "test")] == [12, 4, 4]
-    again = load(folder, seed=3, encoding=first.names.encoding)
-    assert torch.equal(first.train_mask, again.train_mask)
-    with pytest.raises(ValueError, match=r"'split' to be from 0 to 0 \(got 1\)"):
-        load(folder, split=1)
-
-
-def test_tables_without_labels_or_training_nodes_are_for_prediction(tmp_path: Path) -> None:
-    encoding = load(write(tmp_path / "first")).names.encoding
-    plain = write(tmp_path / "plain", "id,age,city,ok\na,1,Oslo,true\nb,2,Rome,true\nc,3,Rome,\n")
-    with pytest.raises(
-        ValueError, match=r"in .*plain to have labels \(got features only: age, city, ok\); name the col"
-    ):
-        load(plain)
-    assert load(plain, encoding=encoding).x.shape == (3, 7)
-    nodes = "id,age,city,ok,label,split\na,1,Oslo,true,yes,test\nb,2,Rome,true,no,test\nc,3,Rome,,,\n"
-    tested = write(tmp_path / "tested", nodes)
-    with pytest.raises(ValueError, match="'train_mask' to hold a node"):
-        load(tested)
-    assert load(tested, encoding=encoding).test_mask.tolist() == [True, True, False]
-
-
-def test_other_sources_ignore_an_encoding() -> None:
-    graph = Data(x=torch.eye(3), edge_index=torch.zeros(2, 0).long(), y=torch.arange(3))
-    assert "names" not in load(graph, encoding={"id": "x"})
-
-
-@pytest.mark.parametrize("pairs", ["both", "as many as nodes"])
-def test_pyg_carries_names_untouched(tmp_path: Path, pairs: str) -> None:
-    edges = EDGES if pairs == "both" else EDGES + "a,c,1\n"
-    data = load(write(tmp_path / "g", edges=edges))
-    names = data.names
-    assert not data.is_node_attr("names")
-    assert not data.is_edge_attr("names")
-    forms = [check(data), load(data), data.cpu(), data.to("cpu"), data.clone(), copy.copy(data), data.contiguous()]
-    assert all(form.names is names for form in forms)
-    assert copy.deepcopy(data).names == pickle.loads(pickle.dumps(data)).names == names
-    assert data.subgraph(torch.tensor([0, 1])).names is names
-    batch = Graph(data).induced(torch.tensor([0, 2]))
-    assert "names" not in batch
-    assert batch.y.tolist() == [1, 1]
-
-
-# ---- the example
-
-
-def test_example_is_what_its_script_makes(tmp_path: Path) -> None:
-    runpy.run_path(str(EXAMPLE / "make.py"))["main"](tmp_path)
-    for name in ("nodes.csv", "edges.csv"):
-        assert (tmp_path / name).read_bytes() == (EXAMPLE / name).read_bytes()
-
-
-def test_example_has_what_tables_have() -> None:
-    data = load(EXAMPLE)
-    assert (data.num_nodes, data.num_edges, data.num_features) == (300, 900, 11)
-    assert data.names.class_names == ["Engineering", "Finance", "Research & Development", "Sales", "Support"]
-    assert 0 < int((data.y < 0).sum()) < 30
-    assert any("missing, filled with the mean" in note for note in data.names.notes)
-    assert sum(path.stat().st_size for path in EXAMPLE.glob("*.csv")) < 60_000
-
-
-def test_one_column_of_several_labels_is_two_classes(tmp_path: Path) -> None:
-    write(tmp_path, "id,f,label:spam\na,1,0\nb,2,1\nc,4,1\nd,5,0\ne,6,\n", "source,target\na,b\nc,d\n")
-    data = load(tmp_path)
-    assert data.y.tolist() == [0, 1, 1, 0, -1]
-    assert data.names.class_names == ["not spam", "spam"]
-    assert not bool((data.train_mask | data.val_mask | data.test_mask)[4])

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topoff.machine import cache
 from topoff.machine.cache import Arrays, cache_dir, cached, content_hash
 
 
@@ -104,7 +103,7 @@ def test_full_disk_leaves_the_value_uncached(monkeypatch: pytest.MonkeyPatch, tm
     def full(source: str, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cache.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.warns(RuntimeWarning, match="No space left on device.*used but not kept.*TOPOFF_CACHE"):
         assert equal(cached("k", build, folder=tmp_path), build())
     assert list(tmp_path.iterdir()) == []

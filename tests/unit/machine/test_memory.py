@@ -3,13 +3,15 @@
 import ctypes
 import os
 import platform
+import resource
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from topoff.machine.memory import keep_freed_memory, peak_memory, readable
+from topoff.machine.memory import free_memory, keep_freed_memory, machine, peak_memory, readable
 
 KEEP = "from topoff.machine.memory import keep_freed_memory as keep; import os; print(keep(), os.environ.get('{}'))"
 
@@ -51,16 +53,22 @@ def test_a_refused_setting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_peak_is_in_bytes_and_never_falls() -> None:
-    before = peak_memory()
-    block = bytearray(64 << 20)
-    assert 10 << 20 < before <= peak_memory() < 1 << 50
-    del block
+    """In a process of its own, whose peak is not above what it is about to use."""
+    code = "from topoff.machine.memory import peak_memory as peak; a = peak(); b = b'x' * (64 << 20); c = peak(); del b"
+    run = subprocess.run([sys.executable, "-c", f"{code}; print(a, c, peak())"], capture_output=True, check=True)
+    before, during, after = map(int, run.stdout.split())
+    assert 60 << 20 < during - before < 80 << 20
+    assert after > during - (1 << 20)  # the kernel adds up the counts of its CPUs in batches
 
 
-def test_the_peak_is_in_bytes_on_macos_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_linux = peak_memory()
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert peak_memory() <= on_linux
+@pytest.mark.parametrize(("system", "unit"), [("darwin", 1), ("linux", 1024)])  # getrusage(2) of either
+def test_without_proc_the_peak_comes_from_getrusage_in_the_systems_own_unit(
+    monkeypatch: pytest.MonkeyPatch, system: str, unit: int
+) -> None:
+    monkeypatch.setattr(Path, "is_file", lambda _: False)  # no /proc/self/status
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=123_456))
+    assert peak_memory() == 123_456 * unit
 
 
 @pytest.mark.parametrize(
@@ -69,3 +77,10 @@ def test_the_peak_is_in_bytes_on_macos_too(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_sizes_are_readable(size: int, text: str) -> None:
     assert readable(size) == text
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="other systems count pages")
+def test_free_memory_is_in_bytes_and_a_part_of_the_whole() -> None:
+    free, whole = free_memory(), machine()["memory_gb"] * 2**30
+    assert free is not None
+    assert whole / 1000 < free <= 1.1 * whole  # the whole is rounded

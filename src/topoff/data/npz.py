@@ -1,0 +1,130 @@
+"""Read .npz files of any known layout into one set of arrays; features may be stored sparse."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from topoff.data.layout import CSR, LAYOUT, MASKS, NAMES
+from topoff.machine.cache import Arrays
+
+BENCHMARK = {  # the layout of the heterophilous benchmark -> ours; its masks are (splits, nodes)
+    "edges": "edge_index",
+    "node_features": "x",
+    "node_labels": "y",
+    **{f"{name}s": name for name in MASKS},
+}
+SPARSE = 0.1  # share of non-zero entries below which features are stored as CSR
+
+
+def read_npz(path: Path, *, labels: bool = True) -> Arrays:
+    """Read the known keys of an .npz file, never unpickling, and bring them into one layout."""
+    try:
+        with path.open("rb") as handle:  # opened here: numpy leaves a broken file open
+            file = np.load(handle, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("one bare array")
+            arrays = {name: file[name] for name in file.files if name in (*LAYOUT, *BENCHMARK)}
+            others = [name for name in file.files if name not in arrays]
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError) as error:
+        reason = str(error)
+        if "allow_pickle" in reason:
+            reason = "pickled objects" if "Object arrays" in reason else "something else"
+        raise ValueError(
+            f"Expected {path} to be a whole .npz file of plain arrays (got {reason}); write it again with "
+            "numpy.savez, numbers only."
+        ) from error
+    return unify(arrays, others=others, origin=str(path), labels=labels)
+
+
+def unify(arrays: Arrays, *, others: list[str], origin: str, labels: bool = True) -> Arrays:
+    """Bring any of the layouts into x, edge_index, y, masks, edge_weight, edge_attr, with dtypes that torch has."""
+    benchmark = "edges" in arrays
+    if benchmark:
+        arrays = {BENCHMARK[name]: _transpose(name, array) for name, array in arrays.items() if name in BENCHMARK}
+    features = CSR if any(name in arrays for name in CSR) else ("x",)
+    wanted = ("edge_index", *(("y",) if labels else ()), *features)
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise ValueError(
+            f"Expected {origin} to have the keys edge_index, y and x or {', '.join(CSR)} (got no {', '.join(missing)}, "
+            f"but {', '.join([*arrays, *others]) or 'nothing'}); add the missing ones."
+        )
+    if "x" not in arrays:
+        arrays["x"] = _densify(*(arrays[name] for name in CSR), origin=origin)
+    if "split" in arrays:
+        arrays.update(_masks_from_codes(arrays["split"], origin=origin))
+    out = {name: _native(name, arrays[name]) for name in LAYOUT if name in arrays and name not in (*CSR, "split")}
+    return {**out, "edge_index": _symmetrized(out["edge_index"])} if benchmark else out
+
+
+def _transpose(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Turn the benchmark's rows of edges and of masks into columns."""
+    pairs = name == "edges" and array.ndim == 2 and array.shape[1] == 2
+    return array.T if pairs or (name.endswith("_masks") and array.ndim == 2) else array
+
+
+def _symmetrized(edges: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Add the reverse of every edge and drop duplicates, as PyG's to_undirected; leave malformed ones to the check."""
+    if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind != "i" or edges.size == 0 or edges.min() < 0:
+        return edges
+    n = edges.max() + 1
+    return np.stack(np.divmod(np.unique(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]])), n))
+
+
+def _densify(*parts: np.ndarray[Any, Any], origin: str) -> np.ndarray[Any, Any]:
+    """Make x (n, d) of its CSR parts data, indices, indptr, shape; float64 stays, all else becomes float32."""
+    data, indices, indptr, shape = parts
+    try:
+        kept = data if data.dtype == np.float64 else data.astype(np.float32)
+        matrix = scipy.sparse.csr_array((kept, indices, indptr), shape=tuple(shape.tolist()))
+        matrix.check_format(full_check=True)
+        dense: np.ndarray[Any, Any] = matrix.toarray()
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"Expected {', '.join(CSR)} in {origin} to be one CSR matrix (got {error}); store the four attributes of "
+            "a scipy.sparse.csr_matrix."
+        ) from error
+    return dense
+
+
+def _masks_from_codes(codes: np.ndarray[Any, Any], *, origin: str) -> Arrays:
+    """Turn 0 (train), 1 (validation), 2 (test), -1 (none) into masks."""
+    if codes.dtype.kind not in "iu" or not np.isin(codes, (-1, 0, 1, 2)).all():
+        got = f"{codes.dtype} from {codes.min()} to {codes.max()}" if codes.dtype.kind in "iuf" else str(codes.dtype)
+        raise ValueError(
+            f"Expected 'split' in {origin} to hold the integers 0 (train), 1 (validation), 2 (test), -1 (none) "
+            f"(got {got}); recode it."
+        )
+    return {name: codes == code for code, name in enumerate(MASKS)}
+
+
+def _native(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Give an array a dtype that torch has: features and weights keep their precision, integers become int64."""
+    if name in NAMES:
+        if array.dtype.kind not in ("Uiu" if name == "node_ids" else "U"):
+            kinds = "plain strings or integers" if name == "node_ids" else "plain strings"
+            raise ValueError(f"Expected '{name}' to hold {kinds} (got dtype {array.dtype}); convert it by astype(str).")
+        return array
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"Expected '{name}' to hold numbers (got dtype {array.dtype}); encode it as numbers.")
+    if array.dtype.kind in "iu":
+        return np.ascontiguousarray(array, dtype=np.float32 if name == "x" else np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+
+
+def stored_features(x: np.ndarray[Any, Any]) -> Arrays:
+    """Return the arrays that store features (n, d): x itself, or its CSR parts where most entries are zero.
+
+    >>> list(stored_features(np.eye(20)))
+    ['x_data', 'x_indices', 'x_indptr', 'x_shape']
+    """
+    if np.count_nonzero(x) >= SPARSE * x.size:
+        return {"x": x}
+    matrix = scipy.sparse.csr_array(x)
+    return dict(zip(CSR, (matrix.data, matrix.indices, matrix.indptr, np.array(matrix.shape)), strict=True))

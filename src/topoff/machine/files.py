@@ -1,0 +1,59 @@
+"""Write a file or a folder in one step: a reader finds the old one or the new one, never half of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a draft beside `path` to be written as a file or as a folder, then move it to `path` in one step.
+
+    The draft has the name of `path`, in a hidden folder that is removed in any case: a failure, or Ctrl-C, leaves what
+    was there before and nothing else. The content is on the disk before it is moved. Missing parents are created.
+
+    Raises:
+        OSError: something cannot be written; the error names `path`, not the draft.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder) / "a.txt") as draft:
+    ...         _ = draft.write_text("whole")
+    ...     [found.name for found in Path(folder).iterdir()]
+    ['a.txt']
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent) as hidden:
+            draft = Path(hidden) / path.name
+            yield draft
+            for file in filter(Path.is_file, draft.rglob("*")) if draft.is_dir() else [draft]:
+                _flush(file)
+            _move(draft, path, old=Path(hidden) / f"{path.name}.old")
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # of the same class, which the number chooses
+
+
+def _flush(file: Path) -> None:
+    """Force the content of a file onto the disk."""
+    with file.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _move(draft: Path, path: Path, *, old: Path) -> None:
+    """Move the draft to its place; a folder cannot be replaced in one step, so the old one is kept until then."""
+    if not path.is_dir() or not draft.is_dir():
+        draft.replace(path)
+        return
+    path.replace(old)
+    try:
+        draft.replace(path)
+    except BaseException:
+        if not path.exists():
+            old.replace(path)
+        raise

@@ -1,0 +1,131 @@
+"""A valid graph passes the check unchanged; every malformed one gives one sentence, through load() too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+
+from graph_files import N, crooked, mask, same
+from topoff.data.check import check
+from topoff.data.load import load
+
+
+def test_corners_pass_unchanged() -> None:
+    graph = crooked()
+    checked = check(graph)
+    assert type(checked) is Data
+    assert checked is not graph
+    assert same(checked, graph)
+    assert checked.edge_index.is_contiguous()
+
+
+def test_no_edges_and_further_attributes_pass() -> None:
+    graph = crooked(edge_index=torch.empty(2, 0, dtype=torch.long), edge_weight=None, edge_attr=None, name="g")
+    assert check(graph).name == "g"
+    assert check(graph).edge_index.shape == (2, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16, torch.bfloat16])
+def test_features_become_float32(dtype: torch.dtype) -> None:
+    assert check(crooked(x=torch.eye(N).to(dtype))).x.equal(torch.eye(N))
+
+
+def test_float64_stays_and_weights_follow() -> None:
+    checked = check(crooked(x=torch.eye(N).double()))
+    assert checked.x.dtype == checked.edge_weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("form", [torch.Tensor.int, lambda e: e.t().contiguous().t(), EdgeIndex])
+def test_edges_become_contiguous_int64(form: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    edges = crooked().edge_index
+    checked = check(crooked(edge_index=form(edges))).edge_index
+    assert type(checked) is torch.Tensor
+    assert checked.equal(edges)
+    assert checked.is_contiguous()
+
+
+def test_labels_of_three_kinds() -> None:
+    several = torch.tensor([[0, 1, 1]] * N)
+    assert check(crooked(y=several)).y.equal(several.float())
+    assert check(crooked(y=several.double())).y.dtype == torch.float64
+    assert check(crooked(y=crooked().y.view(N, 1).int())).y.equal(crooked().y)
+    target = torch.tensor([0.5, 1, 2, 3, 4, torch.nan])
+    assert check(crooked(y=target)).y[:5].equal(target[:5])
+    assert check(crooked(y=torch.zeros(N, dtype=torch.bool))).y.dtype == torch.int64
+
+
+def test_input_is_not_changed() -> None:
+    graph = crooked(x=torch.eye(N).long(), y=crooked().y.int(), train_mask=None, val_mask=None, test_mask=None)
+    before = graph.clone()
+    load(graph)
+    assert same(graph, before)
+
+
+BAD = {
+    "no nodes": ({"x": torch.empty(0, 2)}, r"'x' to have shape \(nodes, features\) \(got \(0, 2\)\)"),
+    "no features": ({"x": torch.empty(N, 0)}, "at least one node and one feature"),
+    "flat x": ({"x": torch.ones(N)}, r"'x' to have shape \(nodes, features\)"),
+    "missing x": ({"x": None}, r"'x' to be a dense torch.Tensor \(got nothing\); set data.x"),
+    "sparse x": ({"x": torch.eye(N).to_sparse()}, r"'x' to be a dense torch.Tensor \(got torch.sparse_coo\)"),
+    "numpy x": ({"x": np.eye(N)}, r"'x' to be a dense torch.Tensor \(got ndarray\)"),
+    "complex x": ({"x": torch.eye(N) * 1j}, r"'x' to be real \(got torch.complex64\)"),
+    "nan x": ({"x": torch.eye(N) / torch.eye(N)}, r"'x' to be finite \(got NaN or inf in 6 rows, first 0\)"),
+    "inf x": ({"x": crooked().x.index_fill(0, torch.tensor(4), torch.inf)}, "in 1 rows, first 4"),
+    "rows of x": ({"x": torch.ones(4, 2)}, "'edge_index' to hold node ids from 0 to 3 .*got 0 to 4.*renumber"),
+    "num_nodes": ({"num_nodes": 9}, r"'x' to have 9 rows, as num_nodes says \(got 6\)"),
+    "float edges": ({"edge_index": crooked().edge_index.float()}, r"'edge_index' to hold integers \(got torch.float32"),
+    "bool edges": ({"edge_index": crooked().edge_index.bool()}, "'edge_index' to hold integers"),
+    "rows of pairs": ({"edge_index": crooked().edge_index.t()}, r"shape \(2, edges\) \(got \(5, 2\)\).*transpose"),
+    "edges flat": ({"edge_index": torch.arange(2)}, r"'edge_index' to have shape \(2, edges\)"),
+    "edge too high": ({"edge_index": crooked().edge_index + 3}, "node ids from 0 to 5 .*got 3 to 7"),
+    "edge negative": ({"edge_index": crooked().edge_index - 1}, "node ids from 0 to 5 .*got -1 to 3"),
+    "missing edges": ({"edge_index": None}, "'edge_index' to be a dense torch.Tensor .*got nothing"),
+    "missing y": ({"y": None}, "'y' to be a dense torch.Tensor .*got nothing"),
+    "rows of y": ({"y": torch.zeros(4).long()}, r"'y' to have 6 rows \(got shape \(4,\)\)"),
+    "deep y": ({"y": torch.zeros(N, 2, 2)}, "'y' to have 6 rows"),
+    "label -2": ({"y": torch.tensor([0, 0, 0, 0, 0, -2])}, r"'y' to hold classes from 0 \(got -2, 0 negative"),
+    "label -1 used": ({"y": torch.tensor([0, -1, 0, -1, 0, 0])}, "got -1, 2 negative ones in the masks.*with -1"),
+    "multi-label 2": ({"y": torch.full((N, 2), 2)}, "multi-label 'y' to hold 0 and 1"),
+    "multi-label nan": ({"y": torch.full((N, 2), torch.nan)}, "multi-label 'y' to hold 0 and 1"),
+    "target nan": ({"y": torch.full((N,), torch.nan)}, "'y' to be finite in all masks"),
+    "overlap": ({"val_mask": mask(1, 2)}, "'train_mask' and 'val_mask' not to overlap .*got 1 common nodes"),
+    "overlap test": ({"test_mask": mask(0, 1)}, "'train_mask' and 'test_mask' not to overlap .*got 2 common"),
+    "overlap val test": ({"val_mask": mask(3)}, "'val_mask' and 'test_mask' not to overlap"),
+    "short mask": (
+        {"train_mask": mask(0, n=4)},
+        r"'train_mask' to be bool of shape \(6,\) \(got torch.bool of",
+    ),
+    "mask of ids": ({"val_mask": torch.tensor([2])}, r"'val_mask' to be bool of shape \(6,\) \(got torch.int64"),
+    "mask of 0/1": ({"test_mask": mask(3).byte()}, r"'test_mask' to be bool .*got torch.uint8"),
+    "one mask missing": ({"val_mask": None}, "'val_mask' to be given .*all False is allowed"),
+    "nothing to train": ({"train_mask": mask()}, "'train_mask' to hold a node .*got no training nodes"),
+    "short weight": ({"edge_weight": torch.ones(4)}, r"'edge_weight' to have 5 rows, as edge_index \(got shape \(4,\)"),
+    "wide weight": ({"edge_weight": torch.ones(5, 1)}, "'edge_weight' to have 5 rows"),
+    "nan weight": ({"edge_weight": torch.full((5,), torch.nan)}, "'edge_weight' to be finite"),
+    "short attr": ({"edge_attr": torch.ones(4, 2)}, "'edge_attr' to have 5 rows"),
+    "scalar attr": ({"edge_attr": torch.tensor(1.0)}, "'edge_attr' to have 5 rows"),
+    "inf attr": ({"edge_attr": torch.full((5, 2), torch.inf)}, "'edge_attr' to be finite"),
+    "adj_t": ({"adj_t": torch.eye(N).to_sparse()}, "the edges in 'edge_index' .*got 'adj_t'"),
+    "link labels": ({"edge_label": torch.ones(5)}, "labels of nodes .*link tasks are not supported yet"),
+    "link pairs": ({"edge_label_index": torch.ones(2, 5)}, "link tasks are not supported yet"),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD.values(), ids=BAD.keys())
+def test_malformed(changes: dict[str, Any], sentence: str) -> None:
+    for function in (check, load):
+        with pytest.raises(ValueError, match=sentence) as caught:
+            function(crooked(**changes))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [check, load])
+def test_other_types_are_refused(function: Callable[[Any], Data]) -> None:
+    with pytest.raises(TypeError, match=r"homogeneous PyG Data \(got HeteroData\); node and edge types .*to_homog"):
+        function(HeteroData())
+    with pytest.raises(TypeError, match=r"homogeneous PyG Data \(got int\); pass a name, a path or"):
+        function(3)

@@ -1,0 +1,150 @@
+""".npz files through load(): every layout gives the same plain Data, and what is malformed is refused."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from graph_files import N, arrays, benchmark, expected, same
+from topoff.data.layout import CSR, MASKS
+from topoff.data.load import Names, load
+from topoff.data.npz import stored_features
+
+
+def test_npz_with_masks(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", **arrays())  # the pickled vocab is not read
+    for source in (tmp_path / "g.npz", str(tmp_path / "g.npz")):
+        assert same(load(source), expected())
+    assert same(load("g.npz", root=tmp_path), expected())
+    with pytest.raises(ValueError, match="this graph has no other split"):
+        load(tmp_path / "g.npz", split=1)
+
+
+@pytest.mark.parametrize("ids", [list("uvwxyz"), list(range(5, 5 + N))])
+def test_npz_with_names(tmp_path: Path, ids: list[str] | list[int]) -> None:
+    np.savez(tmp_path / "g.npz", **arrays(node_ids=np.array(ids), y=np.array([0, 1, 0, 1, 1, -1])))
+    assert load(tmp_path / "g.npz").names == Names(ids, list("abcdefgh"))
+    np.savez(tmp_path / "g.npz", **arrays(node_ids=np.array(ids), class_names=None))
+    assert load(tmp_path / "g.npz").names == Names(ids)
+    several = np.tile([0, 1], (N, 1))
+    np.savez(tmp_path / "g.npz", **arrays(y=several, class_names=np.array(["a", "b"])))
+    assert load(tmp_path / "g.npz").names == Names(None, ["a", "b"])
+
+
+def test_npz_with_sparse_features_and_split_codes(tmp_path: Path) -> None:
+    codes = {"split": np.array([0, 0, 1, 2, 2, -1], np.int8), **dict.fromkeys(MASKS)}
+    for kind, kept in ((np.int8, np.float32), (np.float64, np.float64)):
+        matrix = scipy.sparse.csr_array(arrays()["x"].astype(kind))
+        parts = dict(zip(CSR, (matrix.data, matrix.indices, matrix.indptr, matrix.shape), strict=True))
+        np.savez(tmp_path / "g.npz", **arrays(x=None, **parts, **codes))
+        graph = load(tmp_path / "g.npz")
+        assert graph.x.numpy().dtype == kept
+        assert graph.x.float().equal(expected().x)
+        assert all(graph[name].equal(expected()[name]) for name in MASKS)
+
+
+def test_npz_without_split_is_drawn(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", **arrays(**dict.fromkeys(MASKS)))
+    graph = expected()
+    for name in MASKS:
+        del graph[name]
+    assert same(load(tmp_path / "g.npz", seed=3), load(graph, seed=3))
+
+
+def test_npz_dtypes(tmp_path: Path) -> None:
+    given = arrays(
+        x=arrays()["x"].astype(">f8"),
+        edge_index=arrays()["edge_index"].astype(np.uint16),
+        y=arrays()["y"].astype(">i2"),
+        edge_weight=arrays()["edge_weight"].astype(np.longdouble),
+    )
+    np.savez(tmp_path / "g.npz", **given)
+    graph = load(tmp_path / "g.npz")
+    assert graph.x.dtype == graph.edge_weight.dtype == torch.float64
+    assert graph.edge_index.equal(expected().edge_index)
+    assert graph.y.equal(expected().y)
+    np.savez(tmp_path / "g.npz", **arrays(x=np.eye(N, dtype=np.uint8)))
+    assert load(tmp_path / "g.npz").x.equal(torch.eye(N))
+
+
+def test_benchmark_layout_is_symmetrised(tmp_path: Path) -> None:
+    both = torch.tensor([[0, 1, 2, 3, 4], [1, 0, 2, 4, 3]])
+    for form in (benchmark()["edges"], benchmark()["edges"].T):
+        np.savez(tmp_path / "g.npz", **(benchmark() | {"edges": form}))
+        assert load(tmp_path / "g.npz").edge_index.equal(both)
+    assert int(load(tmp_path / "g.npz", split=0).train_mask.sum()) == 2
+    assert int(load(tmp_path / "g.npz", split=1).train_mask.sum()) == 1
+    np.savez(tmp_path / "g.npz", **(benchmark() | {"edges": benchmark()["edges"] - 1}))
+    with pytest.raises(ValueError, match=r"node ids from 0 to 5 .*got -1 to 3"):
+        load(tmp_path / "g.npz")
+
+
+BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
+    "no edges": ({"edge_index": None}, "the keys edge_index, y and x or x_data.*got no edge_index, but x, .*vocab"),
+    "no labels": ({"y": None}, "got no y, but"),
+    "no features": ({"x": None}, "got no x, but"),
+    "half of CSR": ({"x": None, "x_data": np.ones(3), "x_shape": [N, 2]}, "got no x_indices, x_indptr, but"),
+    "pickled": ({"y": np.array([None] * N)}, r"plain arrays \(got pickled objects\); write it again"),
+    "strings": ({"y": np.array(list("abcdef"))}, r"'y' to hold numbers \(got dtype <U1\)"),
+    "split 3": ({"split": np.full(N, 3)}, r"'split' in .*0 \(train\).*got int64 from 3 to 3.*recode"),
+    "split float": ({"split": np.zeros(N)}, r"'split' in .*got float64 from 0.0 to 0.0"),
+    "split words": ({"split": np.array(["train"] * N)}, r"'split' in .*got <U5"),
+    "split short": ({"split": np.zeros(3, int)}, r"'train_mask' to be bool of shape \(6,\)"),
+    "float edges": ({"edge_index": np.zeros((2, 3))}, "'edge_index' to hold integers"),
+    "few ids": ({"node_ids": np.arange(3)}, r"'node_ids' to have shape \(6,\), one id per node \(got \(3,\)\); give"),
+    "float ids": (
+        {"node_ids": np.ones(N)},
+        r"'node_ids' to hold plain strings or integers \(got dtype float64\); conv",
+    ),
+    "few names": (
+        {"class_names": np.array(["a"])},
+        r"'class_names' to name 8 classes \(got shape \(1,\)\); give every",
+    ),
+    "integer names": ({"class_names": np.arange(8)}, r"'class_names' to hold plain strings \(got dtype int64\)"),
+    "pickled names": ({"class_names": np.array([None])}, r"plain arrays \(got pickled objects\); write it again"),
+    "CSR ids": (
+        {"x": None, "x_data": [1], "x_indices": [9], "x_indptr": [0, 1, 1, 1, 1, 1, 1], "x_shape": [N, 2]},
+        "to be one CSR matrix .*store the four attributes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_malformed_npz(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    np.savez(tmp_path / "g.npz", **arrays(**changes))
+    with pytest.raises(ValueError, match=sentence):
+        load(tmp_path / "g.npz")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "npy", "bit"])
+def test_damaged_npz(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "g.npz"
+    np.savez(path, **arrays(vocab=None))
+    content = path.read_bytes()
+    middle = content.index(np.float32(7.0).tobytes())
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    broken = {
+        "truncated": content[: len(content) // 2],
+        "empty": b"",
+        "text": b"node,label\n",
+        "npy": buffer.getvalue(),
+        "bit": content[:middle] + b"\xff" + content[middle + 1 :],
+    }
+    path.write_bytes(broken[damage])
+    with pytest.raises(ValueError, match=r"Expected .*g\.npz to be a whole \.npz file of plain arrays"):
+        load(path)
+
+
+@pytest.mark.parametrize("filled", [0.05, 0.1, 0.5])
+def test_features_are_stored_sparse_where_most_are_zero(filled: float) -> None:
+    x = (np.arange(400) < 400 * filled).astype(np.float32).reshape(20, 20)
+    stored = stored_features(x)
+    assert list(stored) == (list(CSR) if filled < 0.1 else ["x"])
+    if filled < 0.1:
+        matrix = scipy.sparse.csr_array(tuple(stored[name] for name in CSR[:3]), shape=tuple(stored["x_shape"]))
+        assert np.array_equal(matrix.toarray(), x)
