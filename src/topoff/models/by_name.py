@@ -94,7 +94,7 @@ def options_of(name: str) -> frozenset[str]:
 def _arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
     """Return the named arguments of a class's constructor, and of our own those that it hands on to its base."""
     found: dict[str, inspect.Parameter] = {}
-    for base in [base for base in kind.__mro__ if issubclass(base, Sized)] or [kind]:
+    for base in [base for base in kind.__mro__ if issubclass(base, Sized) or base is kind]:
         own = inspect.signature(base).parameters
         named = {
             key: value for key, value in own.items() if value.kind not in (value.VAR_POSITIONAL, value.VAR_KEYWORD)
