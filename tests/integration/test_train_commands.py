@@ -568,6 +568,12 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(command: Command, place:
     assert quiet.err == ""
     full = command("train", place / "graph.npz", "--dry-run", "--method", "full").out
     assert "full: the whole graph at once" in full
+    sampled = command("train", place / "graph.npz", "--dry-run", "--method", "ns", "--ratio", 0.5, "--json").json
+    assert sampled["estimate"]["batches"] == 2
+    assert sampled["estimate"]["batch_nodes"] < N / 2  # the training nodes are shared out
+    line = ["train", place / "graph.npz", "--dry-run", "--method", "ns", "--ratio", 0.5]
+    words = " ".join(re.sub("[│┌┐└┘├┤─]", " ", command(*line).out).split())
+    assert re.search(r"ns: 2 batches of about \d+ training nodes, 10 sampled neighbours", words)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -842,7 +848,7 @@ def test_a_device_that_is_not_there(command: Command, place: Path, tmp_path: Pat
 def test_a_place_that_cannot_be_written(command: Command, contract: Trained, place: Path, line: str) -> None:
     words = line.replace("GRAPH", str(place / "graph.npz")).replace("RUN", str(contract.run)).split()
     refused = command(*words, code=2).err
-    assert re.fullmatch(r"topoff: Expected to (use|write) .*proc.* \(got .*\); choose a place .*\n", refused)
+    assert re.fullmatch(r"topoff: (Expected to|Cannot) write .*proc.*[Cc]hoose a.*\n", refused)
 
 
 BAD_RUNS = {

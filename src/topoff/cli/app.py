@@ -90,8 +90,7 @@ def _sentence(error: Exception) -> tuple[str, int]:
         blocked = isinstance(error, FileExistsError | NotADirectoryError)
         reason = "a file is where a folder is needed" if blocked else str(error.strerror).lower()
         locked = os.path.exists(error.filename) and not os.access(error.filename, os.R_OK)
-        unread = isinstance(error, FileNotFoundError) or locked
-        return f"Cannot {'read' if unread else 'write'} {error.filename}: {reason}. Choose another path.", 2
+        return f"Cannot {'read' if locked else 'write'} {error.filename}: {reason}. Choose another path.", 2
     if mistake:
         return str(error), 2
     if isinstance(error, OSError):

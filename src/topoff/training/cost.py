@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 from topoff.training.config import Config
 from topoff.training.workload import workload
 
+GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 
 
@@ -53,6 +54,9 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
         flops += 6.0 * rows * matrix.numel() + 12.0 * rows * rank * columns
         moved += 2.0 * width * (work.messages[layer] + rows) * columns + 30.0 * width * rows * columns
         active += rows * columns * width
+    if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
+        powers = 1 + config.layers if config.method == "sign" else 1
+        moved += GATHER * width * work.rows[0] * powers * data.x.size(1)
     rates = _rates()
     seconds = flops / rates.flops + moved / rates.bytes + work.examined / rates.items
     held = nodes * (data.x.size(1) * width * 3 + rank * width * 8) + edges * 60

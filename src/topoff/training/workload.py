@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from topoff.batching.pagerank import senders
+from topoff.batching.scopes import k_hop
 from topoff.methods.registry import METHODS
 from topoff.training.config import Config
 
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
+SOME = 200  # training nodes whose subgraphs are measured
 CLOSE = 2.0  # messages per node inside the subgraph of one target
 TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
     "ns": "{fanout} sampled neighbours per node and layer",
@@ -117,7 +121,9 @@ def _around_targets(config: Config, data: Data, mask: Tensor) -> Workload:
     if method == "ibmb-batch":
         return Workload(batches, targets, [float(nodes)] * layers, [float(data.edge_index.size(1))] * layers)
     if method in ("shadow", "shadow-ppr"):
-        size = float(fanout or 1) if method == "shadow-ppr" else _tree(data, mask, hops=config.hops, fanout=fanout)
+        size = float(fanout or 1)
+        if method == "shadow":
+            size = _scope(data, mask, hops=config.hops, fanout=fanout or 1)
         rows = size * training
         return Workload(batches, targets, [rows] * layers, [CLOSE * rows] * layers, CLOSE * rows)
     if method == "ibmb":
@@ -125,8 +131,9 @@ def _around_targets(config: Config, data: Data, mask: Tensor) -> Workload:
         rows = batches * (targets + HALO * max(0.0, union - targets))
         return Workload(batches, targets, [rows] * layers, [rows * data.edge_index.size(1) / max(1, nodes)] * layers)
     known = method in ("vrgcn", "fastgcn")  # the first layer reads A X, which is computed once
-    most = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
-    blocks = _blocks(data, mask.float() / batches, hops=layers - known, fanout=fanout, most=most)
+    some = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
+    pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
+    blocks = _blocks(data, mask.float() / batches, hops=layers - known, fanout=fanout, most=some, pool=pool)
     rows_of = [batches * block.rows for block in reversed(blocks)]
     sent = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
     if known:
@@ -144,9 +151,13 @@ class _Block:
 
 
 def _blocks(
-    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None
+    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None, pool: int = 0
 ) -> list[_Block]:
-    """Count the blocks of a batch, the last layer first, from the probability (n,) of each node to be a target."""
+    """Count the blocks of a batch, the last layer first, from the probability (n,) of each node to be a target.
+
+    A receiver hears `fanout` of its neighbours, or all of them; or `most` nodes are drawn per layer, out of the
+    neighbours or out of a larger `pool`.
+    """
     (senders, receivers), nodes = data.edge_index, len(wanted)
     degree = torch.bincount(receivers, minlength=nodes).float()
     share = torch.ones(nodes) if fanout is None else (fanout / degree.clamp(min=1)).clamp(max=1)
@@ -155,7 +166,7 @@ def _blocks(
         expected = torch.zeros(nodes).index_add_(0, senders, (wanted * share)[receivers])
         reached, messages = -torch.expm1(-expected), float((wanted * share) @ degree)
         if most is not None:
-            kept = min(1.0, most / max(1.0, float(reached.sum())))
+            kept = min(1.0, most / max(1.0, pool, float(reached.sum())))
             reached, messages = kept * reached, kept * messages
         examined = float(wanted @ degree)
         wanted = 1 - (1 - wanted) * (1 - reached)
@@ -163,12 +174,10 @@ def _blocks(
     return found
 
 
-def _tree(data: Data, mask: Tensor, *, hops: int, fanout: int | None) -> float:
-    """Return the mean size of the sampled neighbourhood of a training node, nodes that meet again counted again."""
-    (senders, receivers), nodes = data.edge_index, len(mask)
-    share = ((fanout or 1) / torch.bincount(receivers, minlength=nodes).clamp(min=1)).clamp(max=1)
-    front, total = mask.float(), float(mask.sum())
-    for _ in range(hops):
-        front = torch.zeros(nodes).index_add_(0, senders, (front * share)[receivers])
-        total += float(front.sum())
-    return total / max(1, int(mask.sum()))
+def _scope(data: Data, mask: Tensor, *, hops: int, fanout: int) -> float:
+    """Return the mean size of the sampled subgraph of a training node, measured on some of them."""
+    rng = np.random.default_rng(0)
+    training = mask.nonzero().view(-1).numpy()
+    some = rng.choice(training, min(len(training), SOME), replace=False)
+    scopes = k_hop(*senders(data.edge_index, len(mask)), some, hops=hops, fanout=fanout, rng=rng)
+    return len(scopes.ids) / max(1, len(some))

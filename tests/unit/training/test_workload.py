@@ -40,6 +40,9 @@ def test_batches_and_rows_are_about_those_of_the_method(data: Data, method: str)
     batches = list(parts.method.batches())
     assert work.batches == len(parts.method)
     assert len(work.rows) == len(work.messages) == config.layers
+    if method == "lmc":  # its batches do not count their halo, and it runs twice
+        assert work.rows[0] == 2 * workload(chosen(data, "graphfm-ob"), data).rows[0]
+        return
     assert work.rows[0] / work.batches == pytest.approx(np.mean([batch.num_nodes for batch in batches]), rel=0.6)
 
 
