@@ -31,7 +31,7 @@ def info(
     ],
     root: Root = None,
     split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the split, where the dataset has none.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
