@@ -61,12 +61,14 @@ def community_graph(
         one = _draw(rng, cumulative, np.zeros(count), np.full(count, cumulative[-1]))
         own = community[members[one]]
         other = _draw(rng, cumulative, cumulative[first[own]], cumulative[first[own + 1]])
-        return members[np.stack([one, other])]
+        pairs: np.ndarray = members[np.stack([one, other])]
+        return pairs
 
     def across(count: int) -> np.ndarray:
         pairs = _draw(rng, cumulative, np.zeros((2, count)), np.full((2, count), cumulative[-1]))
-        pairs = members[pairs]
-        return pairs[:, community[pairs[0]] != community[pairs[1]]]
+        ends: np.ndarray = members[pairs]
+        kept: np.ndarray = ends[:, community[ends[0]] != community[ends[1]]]
+        return kept
 
     half = edges // 2
     wanted = ((inside, half - round(between * half)), (across, round(between * half)))
@@ -77,7 +79,8 @@ def community_graph(
 def _draw(rng: np.random.Generator, cumulative: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Draw positions in proportion to their weight, between two values of the cumulative weights."""
     position = np.searchsorted(cumulative, low + (high - low) * rng.random(low.shape), side="right") - 1
-    return np.minimum(position, len(cumulative) - 2)
+    found: np.ndarray = np.minimum(position, len(cumulative) - 2)
+    return found
 
 
 def _distinct(draw: Callable[[int], np.ndarray], count: int, *, nodes: int) -> np.ndarray:
@@ -175,7 +178,7 @@ def stepper(model: Any) -> Callable[[Any, Any], None]:
     def step(out: Any, batch: Any) -> None:
         loss = F.cross_entropy(out[batch.train_mask], batch.y[batch.train_mask])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step

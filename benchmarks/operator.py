@@ -45,7 +45,7 @@ TOLERANCE = 1e-4  # between results in float32, relative to the largest entry
 Product = Callable[[Tensor], Tensor]  # (n, d) -> (n, d), differentiable
 
 
-class WeightedSum(MessagePassing):
+class WeightedSum(MessagePassing):  # type: ignore[misc]  # PyG has no types
     """Sum weighted messages, as GCNConv does after its linear layer."""
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def forward_backward(product: Product, h: Tensor, grad: Tensor) -> tuple[float, 
     h = h.detach().requires_grad_()
     start = time.perf_counter()
     out = product(h)
-    out.backward(grad)
+    out.backward(grad)  # type: ignore[no-untyped-call]
     seconds = time.perf_counter() - start
     assert h.grad is not None
     return seconds, out.detach(), h.grad

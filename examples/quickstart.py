@@ -45,7 +45,7 @@ def main(epochs: int) -> None:
                 out = top(batch)  # what the whole graph would give, at the cost of the batch
                 loss = F.cross_entropy(out[batch.train_mask], batch.y[batch.train_mask])
                 optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             bar.update(training, advance=1, description=f"training, loss {loss:.3f}")
         clock.append(time.perf_counter())

@@ -21,8 +21,6 @@ import argparse
 import dataclasses
 import datetime
 import json
-import math
-import os
 import platform
 import statistics
 import sys
@@ -35,13 +33,17 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from topoff import TOP, load
-from topoff.compensation.loader import whole_graph
-from topoff.models.networks import GCN
+from topoff import TOP
+from topoff.forward.subgraph import whole_graph
+from topoff.machine.memory import machine
+from topoff.training.build import learning_rate, make_optimizer, model_for
+from topoff.training.config import Config, make_config
+from topoff.training.result import mean_std as spread_of
+from topoff.training.trained import graph_of
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 PACKAGES = ("topoff", "torch", "torch_geometric", "numpy", "scipy", "kaminpar")
@@ -83,18 +85,18 @@ SETTINGS = {
 # ---- training
 
 
-def make_model(data: Data, setting: Setting, *, seed: int) -> GCN:
+def config_of(setting: Setting, **place: Any) -> Config:
+    """Return a setting as the library's own settings; `place` names the graph: dataset, root, seed."""
+    names = ("layers", "hidden", "dropout", "residual", "lr", "schedule", "weight_decay", "epochs")
+    keys = {name: value for name, value in dataclasses.asdict(setting).items() if name in names}
+    norm = "layer" if setting.norm else "none"
+    return make_config({"dataset": "wordnet", "norm": norm, "row_normalize": setting.unit_rows}, keys, place)
+
+
+def make_model(data: Data, setting: Setting, *, seed: int) -> nn.Module:
     """Return a fresh model."""
     torch.manual_seed(seed)
-    return GCN(
-        data.num_features,
-        setting.hidden,
-        out_channels=int(data.y.max()) + 1,
-        num_layers=setting.layers,
-        dropout=setting.dropout,
-        norm=setting.norm,
-        residual=setting.residual,
-    )
+    return model_for(config_of(setting), data, outputs=int(data.y.max()) + 1)
 
 
 def train(
@@ -106,16 +108,18 @@ def train(
     label: str,
 ) -> Run:
     """Train on the batches of one `epoch()` after the other; return exact scores at best validation and at the end."""
-    optimizer = torch.optim.Adam(top.model.parameters(), lr=setting.lr, weight_decay=setting.weight_decay)
-    best, last, steps, start = {"val": -1.0}, {}, 0, time.perf_counter()
+    config = config_of(setting)
+    optimizer = make_optimizer(config, top.model, list(top.model.parameters()))
+    best: dict[str, float] = {"val": -1.0}
+    last, steps, start = best, 0, time.perf_counter()
     for number in track(range(1, setting.epochs + 1), description=label, transient=True):
         top.model.train()
         for group in optimizer.param_groups:
-            group["lr"] = setting.lr * share_of_lr(setting, (number - 1) / setting.epochs)
+            group["lr"] = learning_rate(config, number - 1)
         for batch in epoch():
             loss = F.cross_entropy(forward(batch)[batch.train_mask], batch.y[batch.train_mask])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             steps += 1
         last = top.evaluate()
@@ -125,11 +129,6 @@ def train(
     at_best = {"val": best["val"], "test": best["test"], "best_epoch": best["epoch"]}
     size = sum(parameter.numel() for parameter in top.model.parameters())
     return {**at_best, "last_test": last["test"], "steps": steps, "seconds": seconds, "parameters": size}
-
-
-def share_of_lr(setting: Setting, done: float) -> float:
-    """Return the share of the learning rate after a share of the epochs."""
-    return (1 + math.cos(math.pi * done)) / 2 if setting.schedule == "cosine" else 1.0
 
 
 def train_top(data: Data, setting: Setting, *, seed: int, label: str) -> Run:
@@ -150,14 +149,6 @@ def train_full(data: Data, setting: Setting, *, seed: int, label: str) -> Run:
 METHODS: dict[str, Callable[..., Run]] = {"top": train_top, "full": train_full}
 
 
-def load_graph(name: str, setting: Setting, *, root: str | None, seed: int) -> Data:
-    """Load a graph with its official split, or one drawn from the seed."""
-    data = load(name, root=root, seed=seed)
-    if setting.unit_rows:
-        data.x = data.x / data.x.sum(dim=1, keepdim=True).clamp(min=1.0)
-    return data
-
-
 # ---- the record
 
 
@@ -165,12 +156,10 @@ def provenance() -> Run:
     """Say by which command, where, when and with what a result was made; no path and no host name."""
     words, hidden = ["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]], ("--root", "--out")
     command = ["DIR" if before in hidden else word for before, word in zip(["", *words], words, strict=False)]
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    found = machine()
     return {
         "command": " ".join(command),
-        "machine": f"{os.cpu_count()} x {cpu}, {torch.get_num_threads()} threads, {platform.system()}",
+        "machine": f"{found['cores']} x {found['cpu']}, {found['threads']} threads, {found['system']}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
     }
@@ -198,14 +187,14 @@ def footer(path: Path) -> str:
     return "\n".join(["", f"Run file: `{path.name}`, made by", "", *dict.fromkeys(lines)]) + "\n"
 
 
-def mean_std(values: list[float]) -> str:
+def mean_std(values: list[float | None]) -> str:
     """Write the mean and the unbiased standard deviation in per cent.
 
     >>> mean_std([0.5, 0.7])
     '60.00 ± 14.14'
     """
-    spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):.2f}{spread}"
+    found = {name: 100 * (value or 0.0) for name, value in spread_of(values).items()}
+    return f"{found['mean']:.2f}" + (f" ± {found['std']:.2f}" if len(values) > 1 else "")
 
 
 # ---- the table
@@ -272,7 +261,7 @@ def main() -> None:
                 runs = read_runs(target)
                 if any(same_run(run, key) and run["setting"] == key["setting"] for run in runs):
                     continue
-                data = load_graph(name, setting, root=args.root, seed=seed)
+                data = graph_of(config_of(setting, dataset=name, root=args.root, seed=seed))
                 run = key | run_method(data, setting, seed=seed, label=f"{name} {method} seed {seed}") | provenance()
                 write_runs(target, [*(old for old in runs if not same_run(old, key)), run])
                 write_table(target)

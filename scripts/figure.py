@@ -11,27 +11,19 @@ with a basis from the weights of 20 epochs earlier, four times as old as the def
 """
 
 import argparse
-import copy
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.ticker import FuncFormatter, LogLocator
 from rich.console import Console
-from rich.progress import track
-from torch import Tensor, nn
-from torch.nn import functional as F
+from rich.progress import Progress
 from torch_geometric.data import Data
 
 from accuracy import RESULTS, Run, Setting, make_model, provenance
-from topoff import TOP, NodeSets, load
-from topoff.compensation.embeddings import reinitialised
-from topoff.compensation.fidelity import output_error
-from topoff.compensation.loader import whole_graph
-from topoff.forward.call import evaluating
+from topoff import NodeSets, load
+from topoff.experiments.measure import FullBatchModel, measure, train_full_batch
 
 AGE = 20  # epochs between the weights of the refreshed basis and those that are measured
 CURVES = {  # name: label, colour, marker
@@ -44,56 +36,34 @@ PANELS = {"kaminpar": "clustered batches (KaMinPar)", "random": "uniform random 
 SETTING = Setting(layers=3, hidden=128, dropout=0.2, epochs=100)
 
 
-def train_full(data: Data, setting: Setting) -> tuple[nn.Module, nn.Module]:
-    """Train on the whole graph; return the model and what it was `AGE` epochs before the end."""
-    model = make_model(data, setting, seed=0)
-    top = TOP(model, data, batches="random", rank=0, refresh="never")
-    top.prepare()
-    whole = whole_graph(top.graph, top.plan)
-    optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr)
-    old = copy.deepcopy(model)
-    for epoch in track(range(setting.epochs), description="training full-batch", transient=True):
-        if epoch == setting.epochs - AGE:
-            old = copy.deepcopy(model)
-        loss = F.cross_entropy(top(whole)[whole.train_mask], whole.y[whole.train_mask])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model.eval(), old.eval()
-
-
-def measure(model: nn.Module, old: nn.Module, data: Data, *, sets: NodeSets, rank: int) -> dict[str, float]:
+def errors_of(trained: FullBatchModel, data: Data, *, sets: NodeSets, rank: int) -> dict[str, float]:
     """Return the relative output error of every curve on the same batches."""
-    drop = TOP(model, data, batches=sets, rank=0, refresh="never")
-    exact = drop.predict()
-    networks = {"random": [reinitialised(model, seed) for seed in (1, 2)], "refreshed": [old]}
-
-    def error(run: Callable[[Data], Tensor]) -> float:
-        with evaluating(model):
-            return output_error(run, batches, exact)[0]
-
-    def bare(batch: Data) -> Tensor:
-        out: Tensor = model(batch.x, batch.edge_index)
-        return out
-
-    batches = drop.prepare().batches()
-    errors = {"cluster": error(bare), "drop": error(drop)}
-    for name, basis in networks.items():
-        top = TOP(model, data, batches=sets, rank=rank)
-        batches = top.prepare(networks=basis).batches()
-        errors[name] = error(top)
-    return errors
+    random = measure(
+        dataclasses.replace(trained, earlier=None), data, sets=sets, methods=("cluster", "drop", "top"), rank=rank
+    )
+    refreshed = measure(trained, data, sets=sets, methods=("top",), rank=rank)
+    found = {
+        "cluster": random["cluster"],
+        "drop": random["drop"],
+        "random": random["top"],
+        "refreshed": refreshed["top"],
+    }
+    return {name: float(row["relative_error"]) for name, row in found.items()}
 
 
 def measure_all(setting: Setting, *, ratios: list[float], console: Console) -> Run:
     """Train, then measure every panel and ratio; return the run file."""
     data = load("wordnet")
-    model, old = train_full(data, setting)
+    with Progress(transient=True) as bar:
+        task = bar.add_task("training full-batch", total=setting.epochs)
+        model = make_model(data, setting, seed=0)
+        tell = lambda epoch, loss: bar.update(task, completed=epoch)  # noqa: E731
+        trained = train_full_batch(model, data, epochs=setting.epochs, lr=setting.lr, age=AGE, tell=tell)
     points = []
     for method in PANELS:
         for ratio in ratios:
             sets = NodeSets(method=method, ratio=ratio).fit(data)
-            errors = measure(model, old, data, sets=sets, rank=setting.rank)
+            errors = errors_of(trained, data, sets=sets, rank=setting.rank)
             points.append({"batches": method, "ratio": 1 / len(sets), **errors})  # batches are whole in number
             shown = ", ".join(f"{name} {error:.2%}" for name, error in errors.items())
             console.print(f"{method} batches of {1 / len(sets):.0%}: {shown}", soft_wrap=True)

@@ -4,7 +4,7 @@
     python scripts/random_batches.py --seeds 0 --epochs 3
 
 The same 3 x 128 GCN, batches and optimiser for all; TOP refreshes every 5 epochs. Without compensation in two forms:
-`drop` keeps the weights of the whole graph and leaves the halo out (rank 0; its first layer is exact, as TOP's), and
+`drop` keeps the weights of the whole graph and leaves the halo out in every layer, the first included (rank 0), and
 `cluster` is the bare model on the batch's own edges, re-normalised there. Finished runs are kept as in accuracy.py.
 """
 

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
+from topoff.cli.app import app
+from topoff.models.by_name import MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,12 +70,36 @@ def test_measure_prints_a_table_without_json(graph_file: str) -> None:
     assert "%" in done.stdout
 
 
+def test_quiet_means_the_same_for_every_verb() -> None:
+    sentence = "Print no progress; only the result, warnings and errors."
+    for verb in ("info", "convert", "partition", "train", "evaluate", "predict", "report", "measure", "compare"):
+        words = " ".join(CliRunner().invoke(app, [verb, "--help"]).output.split())
+        assert sentence in words, verb
+        assert "Print the result as one line of JSON." in words, verb
+
+
+def test_a_quiet_measure_still_prints_its_result(graph_file: str) -> None:
+    options = ["--hidden", "8", "--epochs", "2", "--rank", "4", "--ratio", "0.5", "--methods", "drop", "--quiet"]
+    done = CliRunner().invoke(app, ["measure", graph_file, *options])
+    assert "relative" in done.stdout
+    assert "drop" in done.stdout
+
+
+@pytest.mark.filterwarnings("ignore:The compensation misses")
+@pytest.mark.parametrize("model", [*MODELS, "torch_geometric.nn:GIN"])
+def test_every_model_can_be_measured(graph_file: str, model: str) -> None:
+    done = CliRunner().invoke(app, ["measure", graph_file, *MEASURE, "--model", model, "--methods", "top,drop,gas"])
+    result = json.loads(done.stdout)
+    assert list(result) == ["top", "drop", "gas"]
+    assert all(0 <= row["relative_error"] < 5 for row in result.values())
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["nowhere.npz"], r"nowhere\.npz"),
         (["wordnett"], "wordnet"),
-        (["GRAPH", "--model", "gat"], "Expected --model to be 'gcn' \\(got 'gat'\\)"),
+        (["GRAPH", "--model", "gatt"], "Expected model to be one of gcn, .* \\(got 'gatt'\\); did you mean 'gat'"),
         (["GRAPH", "--refresh-age", "old"], "Expected --refresh-age to be 'none' or a number .*\\(got 'old'\\)"),
         (["GRAPH", "--refresh-age", "99", "--epochs", "2"], "Expected refresh-age to be between 0 and epochs = 2"),
         (["GRAPH", "--methods", "lmc", "--epochs", "1"], "Expected methods to be among .* \\(got 'lmc'\\)"),

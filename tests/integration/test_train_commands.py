@@ -364,7 +364,9 @@ def test_debug_shows_the_traceback(place: Path) -> None:
 @pytest.mark.usefixtures("empty_page")
 @pytest.mark.filterwarnings("ignore:rank .* exceeds")
 def test_the_config_of_a_run_gives_the_same_bits(command: Command, contract: Trained, tmp_path: Path) -> None:
-    assert command("train", "--config", contract.run / "config.toml", "--out", "again", "--quiet") == Done(0, "", "")
+    done = command("train", "--config", contract.run / "config.toml", "--out", "again", "--quiet")
+    assert done.err == ""  # no progress
+    assert "exact test accuracy" in done.out  # but the result
     assert weights(tmp_path / "again") == weights(contract.run)
     lines = [(run / "config.toml").read_text().splitlines() for run in (contract.run, tmp_path / "again")]
     assert lines[0][1:] == lines[1][1:]
@@ -561,9 +563,17 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(command: Command, place:
     assert all(choice["why"] for choice in plan["chosen"])
     assert plan["estimate"]["epoch_seconds"] > 0
     assert plan["estimate"]["memory"] > 2**20
-    assert command("train", place / "graph.npz", "--dry-run", "--quiet") == Done(0, "", "")
+    quiet = command("train", place / "graph.npz", "--dry-run", "--quiet")
+    assert "estimated time" in quiet.out
+    assert quiet.err == ""
     full = command("train", place / "graph.npz", "--dry-run", "--method", "full").out
     assert "full: the whole graph at once" in full
+    sampled = command("train", place / "graph.npz", "--dry-run", "--method", "ns", "--ratio", 0.5, "--json").json
+    assert sampled["estimate"]["batches"] == 2
+    assert sampled["estimate"]["batch_nodes"] < N / 2  # the training nodes are shared out
+    line = ["train", place / "graph.npz", "--dry-run", "--method", "ns", "--ratio", 0.5]
+    words = " ".join(re.sub("[│┌┐└┘├┤─]", " ", command(*line).out).split())
+    assert re.search(r"ns: 2 batches of about \d+ training nodes, 10 sampled neighbours", words)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -669,7 +679,7 @@ def test_compensated_scores_stand_beside_exact_ones(command: Command, place: Pat
     shown = command("evaluate", "run", "--compensated").out
     assert f"{100 * result['compensated']['test']:.2f} %" in shown
     assert re.search("fidelity .* %", shown)
-    assert command("evaluate", "run", "--compensated", "--quiet") == Done(0, "", "")
+    assert command("evaluate", "run", "--compensated", "--quiet") == Done(0, shown, "")
     predicted = command("predict", "run", "--compensated", "--json", "--out", "p.npz").json
     assert (predicted["exact"], predicted["nodes"]) == (False, N)
 
@@ -806,7 +816,10 @@ BAD_TRAINING = {
     "weights": ("PLACE/regression.npz --class-weight balanced", "Expected class_weight to be 'none'"),
     "divergence": ("GRAPH --lr 1e30", r"Expected the loss to stay finite \(got nan in epoch 1\); lower --lr"),
     "file as folder": ("GRAPH --out GRAPH", r"Expected --out to be a folder \(got the file .*\)"),
-    "file as parent": ("GRAPH --out GRAPH/run", "Expected to use .*run .got a file where a folder is needed"),
+    "file as parent": (
+        "GRAPH --out GRAPH/run",
+        r"Cannot write .*run: a file is where a folder is needed\. Choose another path",
+    ),
 }
 
 
@@ -835,7 +848,7 @@ def test_a_device_that_is_not_there(command: Command, place: Path, tmp_path: Pat
 def test_a_place_that_cannot_be_written(command: Command, contract: Trained, place: Path, line: str) -> None:
     words = line.replace("GRAPH", str(place / "graph.npz")).replace("RUN", str(contract.run)).split()
     refused = command(*words, code=2).err
-    assert re.fullmatch(r"topoff: Expected to (use|write) .*proc.* \(got .*\); choose a place .*\n", refused)
+    assert re.fullmatch(r"topoff: (Expected to|Cannot) write .*proc.*[Cc]hoose a.*\n", refused)
 
 
 BAD_RUNS = {
@@ -881,11 +894,11 @@ BAD_USES = {
     "nan": ("predict RUN --data PLACE/nan.npz", "Expected 'x' to be finite"),
     "ending": ("predict RUN --out p.xlsx", r"Expected --out to end in \.parquet, \.csv or \.npz \(got 'p\.xlsx'\)"),
     "folder": ("predict RUN --out new.csv --overwrite", r"Expected --out to be a file \(got the folder new\.csv\)"),
-    "parent": ("predict RUN --out PLACE/graph.npz/p.csv", "Expected to use .*got a file where a folder is needed"),
+    "parent": ("predict RUN --out PLACE/graph.npz/p.csv", "Cannot write .*: a file is where a folder is needed"),
     "page": ("report RUN --out new.csv", r"Expected out to be a file \(got the folder new\.csv\); add a name"),
     "parent of page": (
         "report RUN --out PLACE/graph.npz/p.html",
-        "Expected to use .*got a file where a folder is needed",
+        "Cannot write .*: a file is where a folder is needed",
     ),
 }
 
@@ -932,7 +945,7 @@ FAILURES = {
     "read-only": (
         OSError(errno.EROFS, "Read-only file system", "there"),
         2,
-        r"Expected to use there \(got Read-only.*",
+        r"Cannot write there: read-only file system\. Choose another path\.",
     ),
     "bug": (RuntimeError("two\nlines"), 1, r"RuntimeError: two lines \(unexpected; --debug shows where\)\."),
 }

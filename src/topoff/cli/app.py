@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -20,7 +21,7 @@ NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have
 
 
 class Stopped(Exception):  # noqa: N818
-    """Say that the user stopped a verb, and how to go on."""
+    """Say that the user stopped a verb, and how to continue."""
 
 
 class _Verbs(TyperGroup):
@@ -61,7 +62,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; may stand after the verb, too."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; also allowed after the verb."),
 ) -> None:
     """Graph neural networks in mini-batches that behave like the whole graph."""
 
@@ -87,8 +88,9 @@ def _sentence(error: Exception) -> tuple[str, int]:
     mistake = isinstance(error, MISTAKES) or getattr(error, "errno", None) in NO_PLACE
     if isinstance(error, OSError) and error.filename is not None and mistake:  # the system's own: it names no remedy
         blocked = isinstance(error, FileExistsError | NotADirectoryError)
-        got = "a file where a folder is needed" if blocked else error.strerror
-        return f"Expected to use {error.filename} (got {got}); choose a place that can be read and written.", 2
+        reason = "a file is where a folder is needed" if blocked else str(error.strerror).lower()
+        locked = os.path.exists(error.filename) and not os.access(error.filename, os.R_OK)
+        return f"Cannot {'read' if locked else 'write'} {error.filename}: {reason}. Choose another path.", 2
     if mistake:
         return str(error), 2
     if isinstance(error, OSError):

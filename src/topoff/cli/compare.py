@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet
 from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def compare(
             help="Folder of the comparison; one that was begun goes on. [default: runs/compare-<dataset>-<model>-<now>]"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     method: Annotated[str | None, typer.Option("--method", hidden=True)] = None,
     **settings: Any,
 ) -> None:
@@ -134,7 +135,7 @@ class Comparison:
         folder.write(TABLE, table)
         page = write_page(self.top)
         table = folder.read_json(TABLE)
-        if not quiet and not as_json:
+        if not as_json:
             print_table(table, page)
         return table
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet, Root
 from topoff.data.edges import merge_edges, without_self_loops
 from topoff.data.write import check_place, ending_of, write_npz, write_tables
 from topoff.machine.files import replacing
@@ -23,7 +24,7 @@ def convert(
         str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
     ],
     out: Annotated[str, typer.Argument(help="A file ending in .npz, else a folder for nodes and edges as tables.")],
-    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    root: Root = None,
     split: Annotated[int, typer.Option(help="Which of the dataset's splits to write.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)] = 0,
     table_format: Annotated[
@@ -45,8 +46,8 @@ def convert(
         typer.Option("--remove-duplicates", help="Merge edges with the same source and target, weights as above."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but JSON and errors.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a graph as one .npz file or as a folder of tables; `topoff` reads both, with the same labels and split.
 
@@ -73,6 +74,6 @@ def convert(
     if as_json:
         sizes = {"nodes": data.num_nodes, "edges": edges, "edges_before": edges_before, "features": data.num_features}
         typer.echo(json.dumps({"out": str(path), "format": ending, **sizes}))
-    elif not quiet:
+    else:
         change = "" if edges == edges_before else f" (before: {edges_before:,})"
         typer.echo(f"{path}: {data.num_nodes:,} nodes, {edges:,} edges{change}, {data.num_features:,} features")

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet, Root
+
 EXAMPLES = """Examples:
 
   topoff evaluate runs/first
@@ -18,12 +20,12 @@ EXAMPLES = """Examples:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     data: Annotated[str | None, typer.Option(help="Another graph than the run's own, with labels.")] = None,
-    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    root: Root = None,
     compensated: Annotated[
         bool, typer.Option("--compensated", help="Score batches too, compensated from the final weights.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score a trained run exactly, on the whole graph, on pooled predictions."""
     from topoff.machine.memory import keep_freed_memory
@@ -37,10 +39,10 @@ def evaluate(
     with working("scoring", quiet=quiet):
         result = score(trained, graph_for(trained, data, root=root, labels=True), compensated=compensated)
     result = json.loads(json.dumps(result), parse_constant=lambda _: None)  # an empty split scores NaN: no JSON
-    if not quiet and not as_json:
-        _print(result, title=str(run))
     if as_json:
         typer.echo(json.dumps({"run": str(run), **result}))
+    else:
+        _print(result, title=str(run))
 
 
 def _print(result: dict[str, Any], *, title: str) -> None:

@@ -1,4 +1,4 @@
-"""Turn the fields of `Config` into flags: one definition, for the TOML keys and for the command line."""
+"""The flags that verbs share, and one for every field of `Config`, defined once for TOML and command line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ import typer
 from topoff.training.config import FIELDS, Config
 
 Verb = Callable[..., None]
+# the flags that mean the same in every verb
+Root = Annotated[str | None, typer.Option(help="Folder with the raw files of PyG datasets.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only the result, warnings and errors.")]
 
 
 def with_settings(verb: Verb) -> Verb:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet, Root
 from topoff.machine.memory import readable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ EXAMPLES = """Examples:
 
   topoff info wordnet
 
-  topoff info graph/ --json --quiet"""
+  topoff info graph/ --json"""
 
 MOST_CLASSES = 20  # rows of the table of classes
 
@@ -28,11 +29,11 @@ def info(
     dataset: Annotated[
         str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
     ],
-    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    root: Root = None,
     split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the split, where the dataset has none.", min=0)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Print the warnings only.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Describe and check a graph: size, degrees, labels, split, features, and what to mind before training."""
     from dataclasses import asdict
@@ -51,9 +52,8 @@ def info(
         return
     # markup is off: a class may be called "[bold]"
     console = Console(markup=False, emoji=False, highlight=False)
-    if not quiet:
-        _print_tables(console, found, dataset=dataset)
-        _print_sentences(console, "Notes on the tables", notes)
+    _print_tables(console, found, dataset=dataset)
+    _print_sentences(console, "Notes on the tables", notes)
     _print_sentences(console, "Warnings", found.warnings)
 
 

@@ -7,29 +7,44 @@ from typing import Annotated, Any
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet, Root
+
 EXAMPLES = """Examples:
 
   topoff measure wordnet --hidden 128 --epochs 100 --ratio 0.1 --batches metis
 
   topoff measure minesweeper --root data --ratio 0.5 --batches metis --methods top,cluster,drop --json"""
 
+OWN = "[default: the model's own]"
+
 
 def measure(
-    dataset: Annotated[str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder.")],
-    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
-    model: Annotated[str, typer.Option(help="The model; 'gcn'.")] = "gcn",
+    dataset: Annotated[
+        str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder of tables.")
+    ],
+    root: Root = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="gcn, gcnii, gcnii-jk, sage, gat, pna, cluster-gcn, sgc, sign, linear, or your own as module:Class."
+        ),
+    ] = "gcn",
     layers: Annotated[int, typer.Option(help="Number of convs.", min=1)] = 3,
-    hidden: Annotated[int, typer.Option(help="Width of the hidden layers.", min=1)] = 256,
+    hidden: Annotated[int, typer.Option(help="Width of the hidden layers (gat: of one head).", min=1)] = 256,
     dropout: Annotated[float, typer.Option(help="Dropout after each hidden layer.", min=0, max=0.99)] = 0.2,
-    norm: Annotated[bool, typer.Option(help="LayerNorm per node after each conv.")] = True,
-    residual: Annotated[bool, typer.Option(help="Residual connections where shapes match.")] = True,
+    norm: Annotated[
+        bool | None, typer.Option("--norm/--no-norm", help=f"LayerNorm per node after each conv. {OWN}")
+    ] = None,
+    residual: Annotated[
+        bool | None, typer.Option("--residual/--no-residual", help=f"Residual connections where shapes match. {OWN}")
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Full-batch training steps.", min=0)] = 200,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.01,
     batches: Annotated[str, typer.Option(help="metis, kaminpar or random.")] = "kaminpar",
-    parts: Annotated[int | None, typer.Option(help="Clusters that are merged into batches.")] = None,
+    parts: Annotated[int | None, typer.Option(help="Number of clusters to merge into batches.")] = None,
     ratio: Annotated[float, typer.Option(help="Fraction of the nodes per batch.")] = 0.1,
     rank: Annotated[int, typer.Option(help="Rank of the compensation.", min=0)] = 64,
-    inits: Annotated[int, typer.Option(help="Random initialisations behind the basis.", min=1)] = 2,
+    inits: Annotated[int, typer.Option(help="Number of random initialisations behind the basis.", min=1)] = 2,
     estimator: Annotated[str, typer.Option(help="ridge, paper or released.")] = "ridge",
     refresh_age: Annotated[
         str,
@@ -37,9 +52,9 @@ def measure(
     ] = "none",
     methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop, gas.")] = "top,cluster,drop",
     split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of everything.", min=0)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress display.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model full-batch, then measure how far mini-batches are from its exact output and gradient."""
     from topoff.machine.memory import keep_freed_memory
@@ -52,25 +67,26 @@ def measure(
     from topoff.data.load import load
     from topoff.experiments.measure import check_methods, train_full_batch
     from topoff.experiments.measure import measure as compare
-    from topoff.models.networks import GCN
+    from topoff.models.by_name import make_model
+    from topoff.models.networks import degree_histogram
 
-    if model != "gcn":
-        raise ValueError(f"Expected --model to be 'gcn' (got '{model}').")
     age = _age(refresh_age)
     chosen = tuple(name.strip() for name in methods.split(",") if name.strip())
     check_methods(chosen)
     Compensator(rank, estimator=estimator).check()
     data = load(dataset, root=root, split=split, seed=seed)
     torch.manual_seed(seed)
-    outputs = int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1)
-    shape: dict[str, Any] = {
-        "out_channels": outputs,
-        "num_layers": layers,
-        "dropout": dropout,
-        "norm": norm,
-        "residual": residual,
-    }
-    network = GCN(data.num_features, hidden, **shape).to(data.x.dtype)
+    network = make_model(
+        model,
+        in_channels=data.num_features,
+        out_channels=int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1),
+        degrees=degree_histogram(data.edge_index, int(data.num_nodes)),
+        hidden=hidden,
+        layers=layers,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    ).to(data.x.dtype)
     with _Display(epochs, quiet=quiet) as display:
         display.say("partitioning")
         sets = NodeSets(method=batches, ratio=ratio, parts=None if batches == "random" else parts, seed=seed).fit(data)
@@ -78,10 +94,10 @@ def measure(
         display.say("comparing")
         settings = {"rank": rank, "inits": inits, "estimator": estimator, "seed": seed}
         result = compare(trained, data, sets=sets, methods=chosen, lr=lr, **settings)
-    if not quiet and not as_json:
-        _print_table(result, dataset)
     if as_json:
         typer.echo(json.dumps(result))
+    else:
+        _print_table(result, dataset)
 
 
 def _age(text: str) -> int | None:

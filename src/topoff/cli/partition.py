@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet, Root
 from topoff.data.write import check_place, known_names
 from topoff.machine.files import replacing
 
@@ -27,7 +28,7 @@ def partition(
     dataset: Annotated[
         str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
     ],
-    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    root: Root = None,
     parts: Annotated[int, typer.Option(help="Number of parts, at most one per node.", min=1)] = 100,
     method: Annotated[str, typer.Option(help="kaminpar, metis or random.")] = "kaminpar",
     out: Annotated[
@@ -36,8 +37,8 @@ def partition(
     ] = "parts.npz",
     seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0)] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but JSON and errors.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Cut a graph into parts of similar size with few edges between them, and write the part of every node."""
     from rich.console import Console
@@ -60,7 +61,7 @@ def partition(
     result = {**summarize(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
     if as_json:
         typer.echo(json.dumps(result))
-    elif not quiet:
+    else:
         _print_table(result, dataset=dataset, method=method)
 
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet, Root
+
 EXAMPLES = """Examples:
 
   topoff predict runs/first --out predictions.parquet
@@ -20,11 +22,11 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     out: Annotated[Path, typer.Option(help="Where to write: .parquet, .csv or .npz.")] = Path("predictions.parquet"),
     data: Annotated[str | None, typer.Option(help="Another graph than the run's own; it needs no labels.")] = None,
-    root: Annotated[str | None, typer.Option(help="Folder of the raw files of PyG datasets.")] = None,
+    root: Root = None,
     compensated: Annotated[bool, typer.Option("--compensated", help="As compensated batches give it.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that --out names.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Predict the label of every node, with probabilities, exactly on the whole graph."""
     if out.suffix not in (".parquet", ".csv", ".npz"):
@@ -49,7 +51,7 @@ def predict(
     summary = {"out": str(out), "nodes": len(table["node"]), "columns": list(table), "exact": not compensated}
     if as_json:
         typer.echo(json.dumps(summary))
-    elif not quiet:
+    else:
         typer.echo(f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}")
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet
+
 EXAMPLES = """Examples:
 
   topoff report runs/first
@@ -18,8 +20,8 @@ EXAMPLES = """Examples:
 def report(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     out: Annotated[Path | None, typer.Option(help="Where to write the page. [default: RUN/report.html]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Build one HTML page with the curves, scores, settings and machine of a run; it opens without a network."""
     from topoff.report.page import write_report
@@ -27,5 +29,5 @@ def report(
     page = write_report(run, out=out)
     if as_json:
         typer.echo(json.dumps({"report": str(page), "bytes": page.stat().st_size}))
-    elif not quiet:
+    else:
         typer.echo(f"report: {page}")

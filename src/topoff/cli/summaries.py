@@ -35,15 +35,13 @@ def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: T
     from rich.console import Console
     from rich.table import Table
 
+    from topoff.training.workload import in_words
+
     table = Table(title=f"Plan: {config.dataset}", show_header=False)
     table.add_row("graph", f"{data.num_nodes:,} nodes, {data.edge_index.size(1):,} edges, {data.num_features} features")
     table.add_row("task", f"{task.kind}, {task.outputs} outputs, scored by {task.metric}")
     table.add_row("model", f"{config.model}, {config.layers} x {config.hidden}")
-    if config.method == "top":
-        batches = f"{cost.batches} {config.batches} batches of about {cost.batch_nodes:,} nodes"
-        table.add_row("method", f"top: {batches}, rank {config.rank}, refresh {config.refresh}")
-    else:
-        table.add_row("method", "full: the whole graph at once")
+    table.add_row("method", in_words(config, batches=cost.batches, batch_nodes=cost.batch_nodes))
     table.add_row("estimated time per epoch", f"about {duration(cost.epoch_seconds)}")
     table.add_row("estimated time", f"about {duration(cost.epoch_seconds * config.epochs)} for {config.epochs} epochs")
     table.add_row("estimated peak memory", f"about {readable(cost.memory)}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from topoff.cli.flags import AsJson, Quiet
 from topoff.training.config import (
     Config,
     make_config,
@@ -56,8 +57,8 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, its cost, and stop.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors (and --json).")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     **settings: Any,
 ) -> None:
     """Train a model in mini-batches that behave like the whole graph; scores are exact, a report is written."""
@@ -74,7 +75,7 @@ def train(
         _warn_of_unused(base, given)
         top = out or Path("runs") / _name(base)
         folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
-    job = Job(top, tensorboard=tensorboard, quiet=quiet, show=not quiet and not as_json)
+    job = Job(top, tensorboard=tensorboard, quiet=quiet, show=not as_json)
     if dry_run:
         job.explain(folders[0][1], as_json=as_json)
         return
@@ -240,7 +241,7 @@ class Job:
             data = graph_of(config)
         chosen, choices = choose(config, data)
         names = data.get("names")
-        if self.show:
+        if self.show and not self.quiet:
             print_choices(choices, notes=getattr(names, "notes", ()))
         if getattr(names, "encoding", None):  # before training: a run that is killed can predict, too
             folder.write("encoding.json", names.encoding)

@@ -23,15 +23,15 @@ from topoff.methods.gas import Gas
 from topoff.tasks.metrics import METRICS, metric_for
 from topoff.tasks.task import default_loss
 
-METHODS = ("top", "cluster", "drop", "gas")
+MEASURED = ("top", "cluster", "drop", "gas")  # methods whose batches are compared
 
 
 @dataclass(frozen=True)
-class Trained:
-    """Hold a full-batch-trained model and its weights some epochs earlier."""
+class FullBatchModel:
+    """Hold a model that was trained full-batch."""
 
     model: nn.Module
-    earlier: nn.Module | None
+    earlier: nn.Module | None  # the same some epochs before the end
 
 
 def train_full_batch(
@@ -43,7 +43,7 @@ def train_full_batch(
     age: int | None = None,
     seed: int = 0,
     tell: Callable[[int, float], None] | None = None,
-) -> Trained:
+) -> FullBatchModel:
     """Train on the whole graph with Adam, on the fast operator, and keep the weights `age` epochs before the end.
 
     Raises:
@@ -70,11 +70,11 @@ def train_full_batch(
             optimiser.step()
             if tell:
                 tell(epoch + 1, float(loss.detach()))
-    return Trained(model, copy.deepcopy(model) if age == 0 else earlier)
+    return FullBatchModel(model, copy.deepcopy(model) if age == 0 else earlier)
 
 
 def measure(
-    trained: Trained, data: Data, *, sets: NodeSets, methods: tuple[str, ...], lr: float = 0.01, **settings: Any
+    trained: FullBatchModel, data: Data, *, sets: NodeSets, methods: tuple[str, ...], lr: float = 0.01, **settings: Any
 ) -> dict[str, Any]:
     """Compare every method's batches with the exact forward: {method: {relative_error, ...}}.
 
@@ -135,8 +135,8 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> di
 def check_methods(methods: tuple[str, ...]) -> None:
     """Refuse unknown methods."""
     for method in methods:
-        if method not in METHODS:
-            raise ValueError(f"Expected methods to be among {', '.join(METHODS)} (got '{method}').")
+        if method not in MEASURED:
+            raise ValueError(f"Expected methods to be among {', '.join(MEASURED)} (got '{method}').")
 
 
 class _Comparison:

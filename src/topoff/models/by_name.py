@@ -11,13 +11,15 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
 from topoff.models.decoupled import SGC, SIGN
-from topoff.models.networks import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN, Network
+from topoff.models.networks import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN
+from topoff.models.stack import Network, Sized
 
 _KINDS: dict[str, type[nn.Module]] = {
     "gcn": GCN,
@@ -32,79 +34,82 @@ _KINDS: dict[str, type[nn.Module]] = {
     "sign": SIGN,
 }
 MODELS = tuple(_KINDS)
+_DECIDED: dict[str, dict[str, Any]] = {"gcnii-jk": {"jk": True}}  # options that a name decides
+_FROM_GRAPH = {"in_channels", "out_channels", "deg"}  # arguments that are no settings
+_SETTING_OF = {"hidden_channels": "hidden", "num_layers": "layers", "deg": "degrees"}  # arguments of another name
+_LISTS = ("aggregators", "scalers")  # comma-separated in the settings
 
 
 def make_model(
-    name: str,
-    *,
-    in_channels: int,
-    hidden: int,
-    out_channels: int,
-    layers: int | None = None,
-    dropout: float | None = None,
-    input_dropout: float | None = None,
-    norm: str | bool | None = None,
-    residual: bool | None = None,
-    jk: bool | None = None,
-    linear: bool | None = None,
-    heads: int | None = None,
-    out_heads: int | None = None,
-    alpha: float | None = None,
-    theta: float | None = None,
-    shared_weights: bool | None = None,
-    aggregators: Sequence[str] | None = None,
-    scalers: Sequence[str] | None = None,
-    degrees: Tensor | None = None,
-    diag_lambda: float | None = None,
+    name: str, *, in_channels: int, out_channels: int, degrees: Tensor | None = None, **settings: Any
 ) -> nn.Module:
     """Make a model by its name, one of `MODELS`, or the user's own class, "module:Class".
 
-    A model takes the options that it has, under the names of its constructor (`hidden_channels`, `num_layers` and `deg`
-    for hidden, layers and degrees), and its own default for those that are None. A class of the user's is looked for in
-    the current directory, too, and takes `norm` and `jk` only where its own defaults are of the same type: PyG's models
-    mean something else by them.
+    Its constructor says what it takes: every argument is filled from the setting of its name (`hidden_channels`,
+    `num_layers` and `deg` from hidden, layers and degrees) and keeps its own default where that is None or absent. A
+    class of the user's is also looked for in the current directory, and takes `norm` and `jk` only where its own
+    defaults are of the same type: PyG's models mean something else by them.
 
     Raises:
+        TypeError: for a setting that no model has.
         ValueError: for an unknown name, a class that cannot be imported or is no module, or one that needs more
             arguments than there are.
 
     >>> make_model("torch_geometric.nn:GCN", in_channels=8, hidden=16, out_channels=3, layers=2)
     GCN(8, 3, num_layers=2)
     """
-    offered = {"hidden_channels": hidden, "num_layers": layers, "deg": degrees, **locals(), "name": None}
-    given = {key: value for key, value in offered.items() if value is not None}
-    if name == "gcnii-jk":
-        given["jk"] = True
+    for key in settings.keys() - OPTIONS:
+        raise TypeError(f"Expected settings of models: {', '.join(sorted(OPTIONS))} (got '{key}').")
     kind = _KINDS[name] if name in _KINDS else _import_class(name)
-    accepted = _parameters_of(kind)
-    if not issubclass(kind, Network):
-        for key in {"norm", "jk"} & given.keys() & accepted.keys():
-            default = accepted[key].default
-            if default is not inspect.Parameter.empty and type(default) is not type(given[key]):
-                del given[key]
-    if kind is PNA and degrees is None:
-        raise ValueError(
-            "Expected degrees to be the histogram of the graph's in-degrees for model 'pna' (got None); pass "
-            "degree_histogram(edge_index, num_nodes)."
-        )
-    missing = [key for key, parameter in accepted.items() if parameter.default is parameter.empty and key not in given]
-    if missing:
-        raise ValueError(
-            f"Expected the constructor of {name} to need only arguments such as in_channels, hidden_channels, "
-            f"out_channels and num_layers (got '{missing[0]}'); give that one a default."
-        )
-    return kind(**{key: given[key] for key in accepted if key in given})
+    settings |= {"in_channels": in_channels, "out_channels": out_channels, "degrees": degrees, **_DECIDED.get(name, {})}
+    given: dict[str, Any] = {}
+    for key, parameter in _arguments_of(kind).items():
+        value = settings.get(_SETTING_OF.get(key, key))
+        if value is not None and (issubclass(kind, Network) or not _means_something_else(parameter, value)):
+            listed = key in _LISTS and isinstance(value, str)
+            given[key] = [item.strip() for item in value.split(",")] if listed else value
+        elif key == "deg" and kind is PNA:
+            raise ValueError(
+                "Expected degrees to be the histogram of the graph's in-degrees for model 'pna' (got None); pass "
+                "degree_histogram(edge_index, num_nodes)."
+            )
+        elif parameter.default is parameter.empty:
+            raise ValueError(
+                f"Expected the constructor of {name} to need only arguments such as in_channels, hidden_channels, "
+                f"out_channels and num_layers (got '{key}'); give that one a default."
+            )
+    return kind(**given)
 
 
-def _parameters_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """Return the named parameters of a class's constructor, and those that our own models hand on to `Network`."""
-    own = dict(inspect.signature(kind).parameters)
-    named = {key: value for key, value in own.items() if value.kind not in (value.VAR_POSITIONAL, value.VAR_KEYWORD)}
-    if issubclass(kind, Network) and len(named) < len(own):
-        named = {**inspect.signature(Network).parameters, **named}
-    if issubclass(kind, GCNII):
-        named.pop("linear", None)  # always True
-    return named
+def options_of(name: str) -> frozenset[str]:
+    """Return the settings that one of `MODELS` reads.
+
+    >>> sorted(options_of("sgc")), "heads" in options_of("gat")
+    (['layers'], True)
+    """
+    keys = _arguments_of(_KINDS[name]).keys() - _FROM_GRAPH - _DECIDED.get(name, {}).keys()
+    return frozenset(_SETTING_OF.get(key, key) for key in keys)
+
+
+def _arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
+    """Return the named arguments of a class's constructor, and of our own those that it hands on to its base."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in [base for base in kind.__mro__ if issubclass(base, Sized) or base is kind]:
+        own = inspect.signature(base).parameters
+        named = {
+            key: value for key, value in own.items() if value.kind not in (value.VAR_POSITIONAL, value.VAR_KEYWORD)
+        }
+        found = {**named, **found}
+        if len(named) == len(own):
+            break
+    decided = kind.fixed if issubclass(kind, Sized) else {}
+    return {key: value for key, value in found.items() if key not in decided}
+
+
+def _means_something_else(parameter: inspect.Parameter, value: Any) -> bool:
+    """Whether an argument of a foreign class has only the name in common with our setting."""
+    known = parameter.name in ("norm", "jk") and parameter.default is not parameter.empty
+    return known and type(parameter.default) is not type(value)
 
 
 def _import_class(name: str) -> type[nn.Module]:
@@ -142,3 +147,6 @@ def _current_directory_importable() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
+
+
+OPTIONS = frozenset[str]().union(*map(options_of, MODELS))  # the settings that some model reads

@@ -6,13 +6,15 @@ SGC(8, 3, num_layers=2)
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing, SGConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from topoff.models.dropout import dropout as drop
-from topoff.models.networks import check_positive
+from topoff.models.stack import Sized, check_positive
 
 
 class SGC(nn.Module):
@@ -77,7 +79,7 @@ class Powers(MessagePassing):  # type: ignore[misc]  # PyG has no types
         return f"Powers({self.hops})"
 
 
-class SIGN(nn.Module):
+class SIGN(Sized):
     """Return PReLU([X T_0, A X T_1, ..., A^K X T_K]) W (SIGN, Frasca et al., 2020, Eq. 4), K being `num_layers`.
 
     A is GCN's, the paper's SIGN(K, 0, 0); its operators of personalised PageRank and of triangles are left out, and so
@@ -88,24 +90,12 @@ class SIGN(nn.Module):
     SIGN(8, 16, 3, num_layers=3)
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        *,
-        out_channels: int,
-        num_layers: int = 3,
-        dropout: float = 0.2,
-        input_dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        check_positive(num_layers=num_layers, hidden_channels=hidden_channels, out_channels=out_channels)
-        self.dropout, self.input_dropout = dropout, input_dropout
-        self._sizes = in_channels, hidden_channels, out_channels
-        self.powers = Powers(num_layers)
-        self.branches = nn.ModuleList(nn.Linear(in_channels, hidden_channels) for _ in range(num_layers + 1))
+    def __init__(self, in_channels: int, hidden_channels: int, **options: Any) -> None:
+        super().__init__(in_channels, hidden_channels, **options)
+        self.powers = Powers(self.num_layers)
+        self.branches = nn.ModuleList(nn.Linear(in_channels, hidden_channels) for _ in range(self.num_layers + 1))
         self.activation = nn.PReLU()
-        self.last = nn.Linear((num_layers + 1) * hidden_channels, out_channels)
+        self.last = nn.Linear(len(self.branches) * hidden_channels, self._sizes[-1])
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
@@ -121,9 +111,5 @@ class SIGN(nn.Module):
         powers = drop(self.powers(x, edge_index, edge_weight), self.input_dropout, training=self.training)
         parts = powers.tensor_split(len(self.branches), dim=1)
         hidden = torch.cat([branch(part) for branch, part in zip(self.branches, parts, strict=True)], dim=1)
-        out: Tensor = self.last(drop(self.activation(hidden), self.dropout, training=self.training))
+        out: Tensor = self.last(self._drop(self.activation(hidden)))
         return out
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(str(size) for size in self._sizes)
-        return f"SIGN({sizes}, num_layers={self.powers.hops})"

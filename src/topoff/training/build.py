@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from topoff.forward.call import Progress
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
-from topoff.models.by_name import make_model
+from topoff.models.by_name import OPTIONS, make_model
 from topoff.models.networks import degree_histogram
 from topoff.tasks.task import Task, task_of
 from topoff.training.config import Config
@@ -45,24 +45,9 @@ def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
     return make_model(
         model_of(config.method, config.model),
         in_channels=data.num_features,
-        hidden=config.hidden,
         out_channels=outputs,
-        layers=config.layers,
-        dropout=config.dropout,
-        input_dropout=config.input_dropout,
-        norm=config.norm,
-        residual=config.residual,
-        jk=config.jk,
-        linear=config.linear,
-        heads=config.heads,
-        out_heads=config.out_heads,
-        alpha=config.alpha,
-        theta=config.theta,
-        shared_weights=config.shared_weights,
-        diag_lambda=config.diag_lambda,
-        aggregators=[name.strip() for name in config.aggregators.split(",")],
-        scalers=[name.strip() for name in config.scalers.split(",")],
         degrees=degree_histogram(data.edge_index, int(data.num_nodes or 0)),
+        **{key: value for key, value in vars(config).items() if key in OPTIONS},
     )
 
 

@@ -43,15 +43,15 @@ MethodName = Literal[  # the keys of methods.METHODS, which would import torch
 class Config:
     """Hold every setting of a training run; the fields are the TOML keys and the flags of `topoff train`.
 
-    The string after a field is its help. None means: chosen from the graph, and said so; of norm and residual, that
-    the model has its own.
+    The string after a field is its help. Anything you leave unset is chosen from the graph, and the reason is printed;
+    norm and residual default to the model's own.
     """
 
     dataset: Annotated[str, "'wordnet', a PyG dataset's name, an .npz file or a folder of tables."]
-    root: Annotated[str | None, "Folder of the raw files of PyG datasets."] = None
+    root: Annotated[str | None, "Folder with the raw files of PyG datasets."] = None
     split: Annotated[Natural, "Which of the dataset's splits."] = 0
     row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
-    seed: Annotated[Natural, "Seed of everything."] = 0
+    seed: Annotated[Natural, "Random seed."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 
     method: Annotated[MethodName, "How batches are made and run."] = "top"
@@ -60,12 +60,12 @@ class Config:
         "How nodes are batched; the sets of the last five overlap (top only).",
     ] = None
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
-    parts: Annotated[Positive | None, "Clusters that are merged into batches."] = None
+    parts: Annotated[Positive | None, "Number of clusters to merge into batches."] = None
     regroup: Annotated[bool, "Merge the clusters into new batches every epoch."] = False
-    train_only: Annotated[bool, "Batch the training nodes alone; all others are compensated."] = False
+    train_only: Annotated[bool, "Batch only the training nodes; all others are compensated."] = False
     rank: Annotated[int | float | None, "Rank of the compensation, or the share of energy to keep (below 1)."] = None
     estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
-    inits: Annotated[Positive | None, "Networks behind the first basis."] = None
+    inits: Annotated[Positive | None, "Number of networks behind the first basis."] = None
     refresh: Annotated[str | None, "never, every=E (epochs) or adaptive."] = None
     fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
     hops: Annotated[Positive, "Depth of a target's subgraph (shadow)."] = 2
@@ -103,13 +103,13 @@ class Config:
     schedule: Annotated[
         Literal["constant", "cosine", "linear", "step"], "Learning rate over the epochs (step: a tenth at 1/2 and 3/4)."
     ] = "constant"
-    warmup: Annotated[Natural, "Epochs in which the learning rate rises from zero."] = 0
-    clip: Annotated[Annotated[float, Ge(0)], "Largest norm of the gradient; 0 does not clip."] = 0.0
-    patience: Annotated[Natural, "Stop after so many evaluations without a better validation score; 0: never."] = 0
+    warmup: Annotated[Natural, "Epochs over which the learning rate rises from zero."] = 0
+    clip: Annotated[Annotated[float, Ge(0)], "Clip the gradient to this norm; 0: do not clip."] = 0.0
+    patience: Annotated[Natural, "Stop after this many evaluations without a better validation score; 0: never."] = 0
     class_weight: Annotated[Literal["none", "balanced"], "Weigh rare classes more in the loss."] = "none"
     checkpoint_seconds: Annotated[Annotated[float, Ge(0)], "Seconds between checkpoints; 0: after every step."] = 10.0
     device: Annotated[str, "cpu, cuda, cuda:1, ...; auto: cuda where there is one."] = "auto"
-    eval_every: Annotated[Positive | None, "Epochs between exact evaluations; they double as refresh."] = None
+    eval_every: Annotated[Positive | None, "Epochs between exact evaluations, which double as refreshes."] = None
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.methods.registry import METHODS
 from topoff.training.config import Config
+from topoff.training.workload import workload
 
+GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 
 
@@ -23,42 +25,58 @@ class Estimate:
     epoch_seconds: float
     memory: int  # bytes
     batches: int
-    batch_nodes: int
+    batch_nodes: int  # whose outputs a batch is for
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Say how fast the machine is."""
+
+    flops: float  # of a dense product, per second
+    bytes: float  # of a copy, per second
+    items: float  # that are sorted, per second
 
 
 def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
-    """Estimate seconds per epoch and peak memory from sizes, and from two rates that are measured here.
+    """Estimate seconds per epoch and peak memory from what the method computes, and from rates that are measured here.
 
     Dense products at the machine's own rate, three times each (forward, two backward); sparse products, norms and
-    dropout at its memory rate. A guide, right to a factor of about two.
+    dropout at its memory rate; sampling at the rate of sorting. A guide, right to a factor of about two.
     """
-    nodes, edges, width = int(data.num_nodes or 0), data.edge_index.size(1), int(data.x.element_size())
+    work, width = workload(config, data), int(data.x.element_size())
+    nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+    rank = config.rank if config.method == "top" and isinstance(config.rank, int) else 0
     matrices = [p for p in model.parameters() if p.dim() == 2]
-    columns = sum(p.size(0) for p in matrices)
-    compensating = config.method == "top" and isinstance(config.rank, int)
-    rank = int(config.rank or 0) if compensating else 0
-    flops = 6.0 * nodes * sum(p.numel() for p in matrices) + 12.0 * nodes * rank * columns
-    moved = 2.0 * width * (edges + nodes) * columns + 30.0 * width * nodes * columns
-    speed, bandwidth = _rates()
-    ratio = config.ratio if "ratio" in METHODS[config.method].settings and config.ratio else 1.0
-    batch = max(1, round(nodes * min(1.0, ratio)))
+    flops = moved = active = 0.0
+    for number, matrix in enumerate(matrices):
+        layer = number * len(work.rows) // len(matrices)  # parameters come in the order of the layers
+        rows, columns = work.rows[layer], matrix.size(0)
+        flops += 6.0 * rows * matrix.numel() + 12.0 * rows * rank * columns
+        moved += 2.0 * width * (work.messages[layer] + rows) * columns + 30.0 * width * rows * columns
+        active += rows * columns * width
+    if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
+        powers = 1 + config.layers if config.method == "sign" else 1
+        moved += GATHER * width * work.rows[0] * powers * data.x.size(1)
+    rates = _rates()
+    seconds = flops / rates.flops + moved / rates.bytes + work.examined / rates.items
     held = nodes * (data.x.size(1) * width * 3 + rank * width * 8) + edges * 60
-    held += batch * columns * width * 10 + 5 * width * sum(p.numel() for p in model.parameters())
-    batches = max(1, round(1 / ratio))
-    return Estimate(flops / speed + moved / bandwidth, int(INTERPRETER + held), batches, batch)
+    held += 10 * active / work.batches + 5 * width * sum(p.numel() for p in model.parameters())
+    return Estimate(seconds, int(INTERPRETER + held), work.batches, work.targets)
 
 
-def _rates() -> tuple[float, float]:
-    """Measure operations per second of a dense product and bytes per second of a copy, in a few milliseconds."""
-    rows = torch.ones(4096, 256)
-    square = torch.ones(256, 256)
-    large = torch.ones(4 * 2**20)
-    product = _fastest(lambda: rows @ square)
-    copy = _fastest(lambda: large.clone())
-    return 2.0 * rows.numel() * 256 / product, 2.0 * large.numel() * 4 / copy
+def _rates() -> Rates:
+    """Measure the machine, in a few milliseconds."""
+    rows, square, large = torch.ones(4096, 256), torch.ones(256, 256), torch.ones(4 * 2**20)
+    numbers = np.random.default_rng(0).permutation(2**16)
+    product, copy = _fastest(lambda: rows @ square), _fastest(lambda: large.clone())
+    return Rates(
+        2.0 * rows.numel() * 256 / product,
+        2.0 * large.numel() * 4 / copy,
+        len(numbers) / _fastest(lambda: np.argsort(numbers)),
+    )
 
 
-def _fastest(job: Any) -> float:
+def _fastest(job: Callable[[], object]) -> float:
     """Return the shortest of five runs in seconds."""
     times = []
     for _ in range(5):

@@ -19,7 +19,7 @@ from typing import Any
 from torch_geometric.data import Data
 
 from topoff.methods.registry import METHODS, model_of
-from topoff.models.by_name import MODELS
+from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import Config
 
 RATIO = 0.1
@@ -28,18 +28,6 @@ RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
 REFRESH = 5  # epochs
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
 USUAL = ("fanout", "mix")  # settings for which every method has its own default
-READ_BY = {  # models -> the settings that only they read
-    ("gat",): ("heads", "out_heads"),
-    ("gcnii", "gcnii-jk"): ("alpha", "theta", "shared_weights"),
-    ("pna",): ("aggregators", "scalers"),
-    ("cluster-gcn",): ("diag_lambda",),
-    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna", "cluster-gcn", "sign", "linear"): (
-        *("hidden", "dropout", "input_dropout"),
-    ),
-    ("gcn", "gcnii", "sage", "gat", "pna", "cluster-gcn"): ("jk",),
-    ("gcn", "sage", "gat", "pna", "cluster-gcn"): ("linear",),
-    ("gcn", "gcnii", "gcnii-jk", "sage", "gat", "pna", "cluster-gcn"): ("norm", "residual"),
-}
 
 
 @dataclass(frozen=True)
@@ -103,10 +91,9 @@ def unused(config: Config, given: Iterable[str]) -> list[str]:
     if model != config.model:
         idle |= {"model"}
     found = [f"{key} has no effect on method {config.method}" for key in given if key in idle]
-    readers = {key: models for models, keys in READ_BY.items() for key in keys}
-    ours = model in MODELS  # of a class of the user's, or a name that will be refused, nothing is known
-    mine = [key for key in given if ours and key in readers and model not in readers[key]]
-    return found + [f"{key} has no effect on model {model}" for key in mine]
+    # of a class of the user's, or a name that will be refused, nothing is known
+    ignored = OPTIONS - options_of(model) if model in MODELS else frozenset()
+    return found + [f"{key} has no effect on model {model}" for key in given if key in ignored]
 
 
 def _why_batches(*, cluster: bool) -> str:

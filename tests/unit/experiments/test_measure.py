@@ -8,31 +8,31 @@ from torch_geometric.nn import GCN
 
 from graphs import communities
 from topoff.batching.node_sets import NodeSets
-from topoff.experiments.measure import Trained, check_methods, measure, train_full_batch
+from topoff.experiments.measure import FullBatchModel, check_methods, measure, train_full_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 
 
 @pytest.fixture(scope="module")
-def trained() -> Trained:
+def trained() -> FullBatchModel:
     torch.manual_seed(0)
     model = GCN(5, 8, num_layers=3, out_channels=4).double()
     return train_full_batch(model, communities(), epochs=20, lr=0.02)
 
 
-def found(trained: Trained, *methods: str, **settings: object) -> dict[str, dict[str, float]]:
+def found(trained: FullBatchModel, *methods: str, **settings: object) -> dict[str, dict[str, float]]:
     sets = NodeSets(method="random", ratio=0.25).fit(communities())
     return measure(trained, communities(), sets=sets, methods=methods, rank=12, inits=2, **settings)
 
 
-def test_compensation_misses_less_than_batches_alone(trained: Trained) -> None:
+def test_compensation_misses_less_than_batches_alone(trained: FullBatchModel) -> None:
     result = found(trained, "top", "cluster", "drop")
     assert result["top"]["relative_error"] < 0.7 * min(result[name]["relative_error"] for name in ("cluster", "drop"))
     assert result["top"]["gradient_cosine"] > 0.5
     assert set(result["top"]) - set(result["drop"]) == {"certificate"}
 
 
-def test_histories_are_those_of_a_training_epoch(trained: Trained) -> None:
+def test_histories_are_those_of_a_training_epoch(trained: FullBatchModel) -> None:
     before = copy.deepcopy(trained.model.state_dict())
     errors = [found(trained, "gas", lr=lr)["gas"]["relative_error"] for lr in (1e-9, 0.01, 0.1)]
     assert errors[0] < 1e-6  # with frozen weights histories are exact

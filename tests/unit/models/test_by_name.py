@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from graphs import communities
-from topoff.models.by_name import MODELS, make_model
+from topoff.models.by_name import MODELS, OPTIONS, make_model, options_of
 from topoff.models.decoupled import SGC, SIGN
 from topoff.models.networks import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN, degree_histogram
 
@@ -73,6 +73,27 @@ def test_options_reach_their_model() -> None:
 def test_options_left_out_are_the_models_own() -> None:
     assert len(make_model("gcnii", **SIZES).convs) == len(GCNII(5, 6, out_channels=3).convs) == 4
     assert isinstance(make_model("gcn", **SIZES).norms[0], nn.LayerNorm)
+
+
+def test_lists_may_be_comma_separated_as_in_the_settings() -> None:
+    degrees = torch.tensor([1, 2, 3])
+    pna = make_model("pna", **SIZES, degrees=degrees, aggregators="sum, mean", scalers="linear")
+    assert pna.convs[0].aggr_module.scaler == ["linear"]
+    assert len(pna.convs[0].aggr_module.aggr.aggrs) == 2
+
+
+def test_a_setting_that_no_model_has_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Expected settings of models: aggregators, .* \(got 'hiden'\)"):
+        make_model("gcn", **SIZES, hiden=4)
+
+
+def test_what_a_model_reads_follows_from_its_constructor() -> None:
+    assert options_of("sgc") == {"layers"}
+    assert options_of("sign") == options_of("linear") == {"layers", "hidden", "dropout", "input_dropout"}
+    assert options_of("sage") == options_of("gcn") == options_of("linear") | {"norm", "residual", "jk", "linear"}
+    assert options_of("gcnii") == options_of("gcn") - {"linear"} | {"alpha", "theta", "shared_weights"}
+    assert options_of("gcnii-jk") == options_of("gcnii") - {"jk"}
+    assert set(EVERYTHING) - {"degrees"} | {"hidden"} == OPTIONS
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 
 from graphs import communities
 from topoff.methods.protocol import Method
+from topoff.models.by_name import OPTIONS
 from topoff.training.build import Parts, make_parts
 from topoff.training.config import (
     FIELDS,
@@ -32,6 +33,10 @@ from topoff.training.run_folder import RunFolder
 from topoff.training.trained import graph_of
 
 # layers of settings
+
+
+def test_every_option_of_a_model_is_a_setting() -> None:
+    assert not OPTIONS - FIELDS.keys()
 
 
 def test_later_settings_win_and_none_is_as_good_as_absent() -> None:

@@ -1,14 +1,12 @@
-"""What is chosen where the user leaves it open, with its reason, and what an epoch is estimated to cost."""
+"""What is chosen where the user leaves it open, with its reason."""
 
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch_geometric.data import Data
 
 from topoff.training.config import Config, make_config
-from topoff.training.cost import estimate
 from topoff.training.defaults import Choice, choose, unused
 
 
@@ -115,57 +113,6 @@ def test_evaluations_coincide_with_refreshes_on_large_graphs(
     nodes: int, settings: dict[str, object], every: int
 ) -> None:
     assert chosen(nodes, **settings)[0].eval_every == every
-
-
-# what it costs
-
-
-def cost(nodes: int, *, edges: int = 100, width: int = 32, **settings: object) -> tuple[float, int, int, int]:
-    found = estimate(config(**settings), graph(nodes, edges=edges, features=16), nn.Linear(16, width))
-    return found.epoch_seconds, found.memory, found.batches, found.batch_nodes
-
-
-@pytest.fixture(autouse=True)
-def same_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let estimates be compared: the machine's rates vary."""
-    monkeypatch.setattr("topoff.training.cost._rates", lambda: (1e10, 1e10))
-
-
-def test_the_cost_by_hand() -> None:
-    seconds, memory, batches, nodes = cost(1_000, method="full")
-    flops = 6 * 1_000 * 16 * 32
-    moved = 2 * 4 * (100 + 1_000) * 32 + 30 * 4 * 1_000 * 32
-    assert seconds == pytest.approx((flops + moved) / 1e10)
-    held = 1_000 * 16 * 4 * 3 + 100 * 60 + 1_000 * 32 * 4 * 10 + 5 * 4 * (16 * 32 + 32)
-    assert memory == 450 * 2**20 + held
-    assert (batches, nodes) == (1, 1_000)
-
-
-def test_more_of_everything_costs_more() -> None:
-    settings = {"ratio": 0.1, "rank": 16}
-    base = cost(1_000, **settings)
-    for more in (cost(2_000, **settings), cost(1_000, edges=9_000, **settings), cost(1_000, width=64, **settings)):
-        assert more[0] > base[0]
-        assert more[1] > base[1]
-    higher = cost(1_000, ratio=0.1, rank=64)
-    assert higher[0] > base[0]
-    assert higher[1] > base[1]
-
-
-def test_smaller_batches_take_less_memory() -> None:
-    small, large = cost(10_000, ratio=0.1, rank=16), cost(10_000, ratio=0.5, rank=16)
-    assert small[1] < large[1]
-    assert (small[2], small[3], large[2], large[3]) == (10, 1_000, 2, 5_000)
-
-
-def test_a_rank_by_energy_is_left_out_of_the_estimate() -> None:
-    assert cost(1_000, ratio=0.1, rank=0.9)[0] == cost(1_000, ratio=0.1, rank=0)[0]
-
-
-def test_the_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    found = estimate(config(method="full"), graph(100, features=16), nn.Linear(16, 4))
-    assert 0 < found.epoch_seconds < 60
 
 
 @pytest.mark.parametrize(

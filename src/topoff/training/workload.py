@@ -1,0 +1,183 @@
+"""What an epoch of each method computes: how many rows and messages per layer; and what that is in words.
+
+Sampled blocks are counted by their expectation, from the probability of every node to be needed: one pass over the
+edges per layer, and nothing is drawn.
+
+>>> from topoff.training.config import make_config
+>>> ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
+>>> config = make_config({"dataset": "ring", "method": "ns", "layers": 1, "ratio": 0.1, "fanout": 5})
+>>> work = workload(config, Data(x=torch.ones(100, 1), edge_index=ring))
+>>> work.batches, work.targets, work.messages
+(10, 10, [100.0])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from topoff.batching.pagerank import senders
+from topoff.batching.scopes import k_hop
+from topoff.methods.registry import METHODS
+from topoff.training.config import Config
+
+HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
+SOME = 200  # training nodes whose subgraphs are measured
+CLOSE = 2.0  # messages per node inside the subgraph of one target
+TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
+    "ns": "{fanout} sampled neighbours per node and layer",
+    "labor": "about {fanout} neighbours per node and layer, drawn jointly",
+    "labor-star": "about {fanout} neighbours per node and layer, as few distinct ones as possible",
+    "graphfm-ib": "{fanout} sampled neighbours per node and layer, averaged over time",
+    "vrgcn": "{fanout} sampled neighbours per node and layer, the others from histories",
+    "fastgcn": "nodes sampled layer by layer, from the whole graph",
+    "ladies": "nodes sampled layer by layer, among the neighbours",
+    "adapt": "nodes sampled layer by layer, with learnt probabilities",
+    "shadow": "each in its own sampled {hops}-hop subgraph",
+    "shadow-ppr": "each in the subgraph of the {fanout} nodes of largest PageRank around it",
+    "ibmb": "with the {fanout} most influential nodes of each",
+    "ibmb-batch": "with the nodes that influence them most",
+    "sgc": "features propagated once, beforehand",
+    "sign": "features propagated once, beforehand",
+}
+BATCHES = {  # methods whose batches are parts of the graph -> what becomes of the messages from outside
+    "top": "messages from outside compensated at rank {rank}, refresh {refresh}",
+    "drop": "messages from outside left out",
+    "cluster": "messages from outside left out, the rest normalised anew",
+    "gas": "messages from outside taken from histories",
+    "lmc": "messages and gradients from outside compensated by histories",
+    "graphfm-ob": "messages from outside taken from histories that every batch renews around itself",
+    "saint-node": "subgraphs of nodes drawn by their degree",
+    "saint-edge": "subgraphs of the ends of drawn edges",
+    "saint-walk": "subgraphs of random walks of {walk_length} steps",
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Count what an epoch computes, over all its batches; the first layer comes first."""
+
+    batches: int
+    targets: int  # nodes per batch whose outputs are wanted
+    rows: list[float]  # nodes whose rows a layer reads
+    messages: list[float]  # messages that a layer adds up
+    examined: float = 0.0  # messages that sampling looks at
+
+
+def in_words(config: Config, *, batches: int, batch_nodes: int) -> str:
+    """Say what a method does in an epoch.
+
+    >>> from topoff.training.config import make_config
+    >>> in_words(make_config({"dataset": "x", "method": "ns", "fanout": 5}), batches=10, batch_nodes=1000)
+    'ns: 10 batches of about 1,000 training nodes, 5 sampled neighbours per node and layer'
+    """
+    if config.method == "full":
+        return "full: the whole graph at once"
+    kind = "training nodes" if config.method in TARGETS or _training_only(config) else "nodes"
+    how = f"{config.batches} " if config.method in BATCHES and config.batches else ""
+    size = f"{batches} {how}batch{'es' if batches > 1 else ''} of about {batch_nodes:,} {kind}"
+    return f"{config.method}: {size}, " + (TARGETS | BATCHES)[config.method].format(**vars(config))
+
+
+def workload(config: Config, data: Data) -> Workload:
+    """Count what an epoch of the method computes, from settings that leave nothing open."""
+    nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+    mask = data.train_mask if "train_mask" in data else torch.ones(nodes, dtype=torch.bool)
+    if config.method in TARGETS:
+        return _around_targets(config, data, mask)
+    ratio = 1.0 if config.method == "full" else config.ratio or 1.0
+    batches = max(1, round(1 / ratio))
+    batched = int(mask.sum()) if _training_only(config) else nodes
+    inside = edges * batched / max(1, nodes)  # messages that arrive in batches
+    if config.method in ("top", "drop", "cluster"):
+        inside *= batched / max(1, nodes)
+    rows = float(batched)
+    if config.method in ("lmc", "graphfm-ob"):
+        reached = _blocks(data, torch.full((nodes,), 1 / batches), hops=1)[0].rows - nodes / batches
+        rows += batches * reached * (1.0 if config.batches == "random" else HALO)
+        inside *= rows / max(1, batched)
+    passes = 2 if config.method == "lmc" else 1
+    layers = [passes * rows] * config.layers
+    return Workload(batches, max(1, round(batched / batches)), layers, [passes * inside] * config.layers)
+
+
+def _training_only(config: Config) -> bool:
+    """Whether the training nodes alone are batched."""
+    return config.train_only and "train_only" in METHODS[config.method].settings
+
+
+def _around_targets(config: Config, data: Data, mask: Tensor) -> Workload:
+    """Count what the batches of training nodes need."""
+    nodes, layers, method = int(data.num_nodes or 0), config.layers, config.method
+    training = int(mask.sum())
+    batches = min(max(1, round(1 / (config.ratio or 1.0))), max(1, training))
+    targets, fanout = max(1, round(training / batches)), config.fanout
+    if method in ("sgc", "sign"):
+        return Workload(batches, targets, [float(training)] * layers, [0.0] * layers)
+    if method == "ibmb-batch":
+        return Workload(batches, targets, [float(nodes)] * layers, [float(data.edge_index.size(1))] * layers)
+    if method in ("shadow", "shadow-ppr"):
+        size = float(fanout or 1)
+        if method == "shadow":
+            size = _scope(data, mask, hops=config.hops, fanout=fanout or 1)
+        rows = size * training
+        return Workload(batches, targets, [rows] * layers, [CLOSE * rows] * layers, CLOSE * rows)
+    if method == "ibmb":
+        union = nodes * -torch.expm1(torch.tensor(-targets * (fanout or 1) / max(1, nodes))).item()
+        rows = batches * (targets + HALO * max(0.0, union - targets))
+        return Workload(batches, targets, [rows] * layers, [rows * data.edge_index.size(1) / max(1, nodes)] * layers)
+    known = method in ("vrgcn", "fastgcn")  # the first layer reads A X, which is computed once
+    some = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
+    pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
+    blocks = _blocks(data, mask.float() / batches, hops=layers - known, fanout=fanout, most=some, pool=pool)
+    rows_of = [batches * block.rows for block in reversed(blocks)]
+    sent = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
+    if known:
+        rows_of, sent = [rows_of[0] if rows_of else float(training), *rows_of], [0.0, *sent]
+    return Workload(batches, targets, rows_of, sent, batches * sum(block.examined for block in blocks))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Count what a layer of a batch needs."""
+
+    rows: float  # nodes that send or receive
+    messages: float
+    examined: float  # messages that could have been drawn
+
+
+def _blocks(
+    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None, pool: int = 0
+) -> list[_Block]:
+    """Count the blocks of a batch, the last layer first, from the probability (n,) of each node to be a target.
+
+    A receiver hears `fanout` of its neighbours, or all of them; or `most` nodes are drawn per layer, out of the
+    neighbours or out of a larger `pool`.
+    """
+    (senders, receivers), nodes = data.edge_index, len(wanted)
+    degree = torch.bincount(receivers, minlength=nodes).float()
+    share = torch.ones(nodes) if fanout is None else (fanout / degree.clamp(min=1)).clamp(max=1)
+    found = []
+    for _ in range(hops):
+        expected = torch.zeros(nodes).index_add_(0, senders, (wanted * share)[receivers])
+        reached, messages = -torch.expm1(-expected), float((wanted * share) @ degree)
+        if most is not None:
+            kept = min(1.0, most / max(1.0, pool, float(reached.sum())))
+            reached, messages = kept * reached, kept * messages
+        examined = float(wanted @ degree)
+        wanted = 1 - (1 - wanted) * (1 - reached)
+        found.append(_Block(float(wanted.sum()), messages, examined))
+    return found
+
+
+def _scope(data: Data, mask: Tensor, *, hops: int, fanout: int) -> float:
+    """Return the mean size of the sampled subgraph of a training node, measured on some of them."""
+    rng = np.random.default_rng(0)
+    training = mask.nonzero().view(-1).numpy()
+    some = rng.choice(training, min(len(training), SOME), replace=False)
+    scopes = k_hop(*senders(data.edge_index, len(mask)), some, hops=hops, fanout=fanout, rng=rng)
+    return len(scopes.ids) / max(1, len(some))

@@ -1,0 +1,83 @@
+"""What an epoch is estimated to cost, before it runs."""
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from topoff.training.config import Config, make_config
+from topoff.training.cost import Rates, estimate
+
+
+def graph(nodes: int, *, edges: int = 10, features: int = 1) -> Data:
+    return Data(x=torch.ones(nodes, features), edge_index=torch.zeros(2, edges, dtype=torch.long))
+
+
+def config(**settings: object) -> Config:
+    return make_config({"dataset": "graph", **settings})
+
+
+def cost(nodes: int, *, edges: int = 100, width: int = 32, **settings: object) -> tuple[float, int, int, int]:
+    found = estimate(config(**settings), graph(nodes, edges=edges, features=16), nn.Linear(16, width))
+    return found.epoch_seconds, found.memory, found.batches, found.batch_nodes
+
+
+@pytest.fixture(autouse=True)
+def same_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let estimates be compared: the machine's rates vary."""
+    monkeypatch.setattr("topoff.training.cost._rates", lambda: Rates(1e10, 1e10, 1e10))
+
+
+def test_the_cost_by_hand() -> None:
+    seconds, memory, batches, nodes = cost(1_000, method="full")
+    flops = 6 * 1_000 * 16 * 32
+    moved = 2 * 4 * (100 + 1_000) * 32 + 30 * 4 * 1_000 * 32
+    assert seconds == pytest.approx((flops + moved) / 1e10)
+    held = 1_000 * 16 * 4 * 3 + 100 * 60 + 1_000 * 32 * 4 * 10 + 5 * 4 * (16 * 32 + 32)
+    assert memory == 450 * 2**20 + held
+    assert (batches, nodes) == (1, 1_000)
+
+
+def test_more_of_everything_costs_more() -> None:
+    settings = {"ratio": 0.1, "rank": 16}
+    base = cost(1_000, **settings)
+    for more in (cost(2_000, **settings), cost(1_000, edges=9_000, **settings), cost(1_000, width=64, **settings)):
+        assert more[0] > base[0]
+        assert more[1] > base[1]
+    higher = cost(1_000, ratio=0.1, rank=64)
+    assert higher[0] > base[0]
+    assert higher[1] > base[1]
+
+
+def test_smaller_batches_take_less_memory() -> None:
+    small, large = cost(10_000, ratio=0.1, rank=16), cost(10_000, ratio=0.5, rank=16)
+    assert small[1] < large[1]
+    assert (small[2], small[3], large[2], large[3]) == (10, 1_000, 2, 5_000)
+
+
+def test_a_rank_by_energy_is_left_out_of_the_estimate() -> None:
+    assert cost(1_000, ratio=0.1, rank=0.9)[0] == cost(1_000, ratio=0.1, rank=0)[0]
+
+
+def test_the_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    found = estimate(config(method="full"), graph(100, features=16), nn.Linear(16, 4))
+    assert 0 < found.epoch_seconds < 60
+
+
+def test_nodes_that_are_not_batched_cost_no_time() -> None:
+    data, model = graph(10_000, edges=100, features=16), nn.Linear(16, 32)
+    data.train_mask = torch.arange(10_000) < 100
+    whole, part = (estimate(config(ratio=0.1, rank=16, train_only=only), data, model) for only in (False, True))
+    assert part.epoch_seconds < whole.epoch_seconds / 50
+    assert (whole.batch_nodes, part.batch_nodes) == (1_000, 10)
+
+
+def test_sampled_neighbours_cost_time() -> None:
+    data, model = graph(1_000, features=16), nn.Linear(16, 32)
+    data.edge_index = torch.randint(1_000, (2, 20_000), generator=torch.Generator().manual_seed(0))
+    data.train_mask = torch.arange(1_000) < 100
+    settings = {"method": "ns", "ratio": 0.5}
+    seconds = [estimate(config(fanout=fanout, **settings), data, model).epoch_seconds for fanout in (1, 3, 20)]
+    assert seconds == sorted(seconds)
+    assert seconds[2] > 2 * seconds[0]
