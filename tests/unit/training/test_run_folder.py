@@ -91,7 +91,7 @@ def test_a_missing_record_says_how_to_go_on(folder: RunFolder) -> None:
 def test_a_damaged_record_is_one_sentence(folder: RunFolder) -> None:
     folder.write("result.json", '{"test": ')
     with pytest.raises(
-        ValueError, match=r"result.json to hold a JSON object \(got Expecting value in line 1\); repair it or run again"
+        ValueError, match=r"result.json to hold a JSON object \(got Expecting value in line 1\); repair it"
     ):
         folder.read_json("result.json")
 
@@ -103,7 +103,7 @@ def test_settings_are_read_with_their_reasons(folder: RunFolder) -> None:
     folder.write("config.toml", text + 'batches = "random"  # chosen: no edges\n')
     keys = {"dataset": "a  # chosen: no", "rank": 64, "refresh": "never", "batches": "random"}
     reasons = {"rank": "8 or more # nodes", "batches": "no edges"}
-    assert folder.settings() == Settings(keys, 'topoff train "x"', reasons)
+    assert folder.settings() == Settings(keys, "topoff train x", reasons)
     assert folder.settings().config.rank == 64
 
 
