@@ -97,9 +97,7 @@ def test_a_damaged_record_is_one_sentence(folder: RunFolder) -> None:
 
 
 def test_settings_are_read_with_their_reasons(folder: RunFolder) -> None:
-    text = (
-        '# topoff train "x"\ndataset = "a  # chosen: no"\nrank = 64  # chosen: 8 or more # nodes\nrefresh = "never"\n'
-    )
+    text = '# topoff train x\ndataset = "a  # chosen: no"\nrank = 64  # chosen: 8 or more # nodes\nrefresh = "never"\n'
     folder.write("config.toml", text + 'batches = "random"  # chosen: no edges\n')
     keys = {"dataset": "a  # chosen: no", "rank": 64, "refresh": "never", "batches": "random"}
     reasons = {"rank": "8 or more # nodes", "batches": "no edges"}
