@@ -195,7 +195,7 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, show: bool, quiet:
     from topoff.cli.progress import Display, Interruption, Several, TensorBoard
     from topoff.cli.summaries import print_choices, print_result
     from topoff.report.page import write_report
-    from topoff.training.records import summarise
+    from topoff.training.records import summarize
     from topoff.training.seed import train_seed
 
     again = f"Stopped; resume with: topoff train --resume {shlex.quote(str(top))}"
@@ -214,7 +214,7 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, show: bool, quiet:
     results = [folder.result() for folder, _ in folders]
     result = results[0].json()
     if len(results) > 1:
-        result = summarise(results, command=RunFolder(top).settings().command).json()
+        result = summarize(results, command=RunFolder(top).settings().command).json()
         RunFolder(top).write("result.json", result)
     page = write_report(top)
     if show:

@@ -18,7 +18,7 @@ from topoff.experiments.jobs import Failure, makes_batches, own_model, read_meas
 from topoff.report.page import plain
 from topoff.report.read import finite
 from topoff.tasks.metrics import LOWER_IS_BETTER
-from topoff.training.records import Epoch, Result, Spread, summarise
+from topoff.training.records import Epoch, Result, Spread, summarize
 from topoff.training.run_folder import RunFolder
 
 TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
@@ -219,4 +219,4 @@ def write_summaries(top: Path, methods: Sequence[str], seeds: Sequence[int], *, 
     for method in methods:
         results = [run.result for run in read_finished(top, method, seeds)]
         if results:
-            RunFolder(top / method).write("result.json", summarise(results, command=command).json())
+            RunFolder(top / method).write("result.json", summarize(results, command=command).json())

@@ -179,10 +179,10 @@ def _curves(run: Run, keys: Sequence[str], *, against: str, label: str) -> Marku
 
 def _line(axes: Axes, points: list[tuple[float, float]], *, key: str, several: bool) -> None:
     """Draw one curve: thinner among several, with dots where it is short, logarithmic if the loss falls far."""
-    (x, y), (colour, dashes, width) = zip(*points, strict=True), LINES[key]
+    (x, y), (color, dashes, width) = zip(*points, strict=True), LINES[key]
     few = len(x) == 1 or (len(x) <= 25 and not several)
     look: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.7} if several else {"linewidth": width}
-    axes.plot(x, y, color=colour, linestyle=dashes, marker="o" if few else "", markersize=3, **look)
+    axes.plot(x, y, color=color, linestyle=dashes, marker="o" if few else "", markersize=3, **look)
     if key == "loss" and min(y) > 0 and max(y) > 1000 * min(y):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
@@ -218,9 +218,9 @@ def _draw_confusion(confusion: Confusion | None) -> Markup | None:
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
     for row, column in np.argwhere(share > 0) if n <= 20 else ():  # more would not be legible
-        colour = "#ffffff" if share[row, column] > 60 else INK
+        color = "#ffffff" if share[row, column] > 60 else INK
         text = f"{share[row, column]:.0f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=size - 1, color=colour)
+        axes.text(column, row, text, ha="center", va="center", fontsize=size - 1, color=color)
     return as_svg(axes, "confusion", label=f"Confusion matrix of {n} classes, in per cent of each true class")
 
 

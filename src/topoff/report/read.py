@@ -19,7 +19,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from topoff.training.records import Epoch, Result, Summary, summarise
+from topoff.training.records import Epoch, Result, Summary, summarize
 from topoff.training.run_folder import RunFolder, Settings
 
 POINTS = 1200  # of one curve, over all seeds: keeps the page small
@@ -149,7 +149,7 @@ def read_run(folder: Path) -> Run:
         count = f"{finished} of the {len(seeds)} seeds that it began"
         notes.insert(0, f"This run was interrupted, or is still running: {count} are finished.")
         known = [seed.last for seed in seeds if seed.result] or [seed.last for seed in seeds]
-        summary = summarise(known, command=known[0].command, partial=True)
+        summary = summarize(known, command=known[0].command, partial=True)
     return _assembled(seeds, own, result=summary, notes=notes, several=True)
 
 

@@ -166,10 +166,10 @@ class Summary:
         return dataclasses.asdict(self)
 
 
-def summarise(results: Sequence[Result], *, command: str, partial: bool = False) -> Summary:
+def summarize(results: Sequence[Result], *, command: str, partial: bool = False) -> Summary:
     """Sum up the results of several seeds; where they are `partial`, over the seeds that have a number.
 
-    >>> summarise([Result(test=0.5, seed=0), Result(test=0.7, seed=1)], command="topoff train x").test
+    >>> summarize([Result(test=0.5, seed=0), Result(test=0.7, seed=1)], command="topoff train x").test
     Spread(mean=0.6, std=0.14142135623730948)
     """
     rows = [vars(result) for result in results]

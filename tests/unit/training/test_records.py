@@ -2,7 +2,7 @@
 
 import json
 
-from topoff.training.records import Epoch, Result, Spread, Summary, summarise
+from topoff.training.records import Epoch, Result, Spread, Summary, summarize
 
 LINE = ["epoch", "loss", "lr", "refreshed", "train", "val", "test", "fidelity", "certificate", "seconds"]
 LINE += ["train_seconds"]
@@ -19,7 +19,7 @@ def test_the_keys_of_the_files_are_these_in_this_order() -> None:
     assert list(Epoch(1, evaluated=True).line()) == LINE
     assert list(Epoch(1).line()) == [*LINE[:4], *LINE[-2:]]
     assert list(Result().json()) == RESULT.split()
-    assert list(summarise([Result()], command="").json()) == SUMMARY.split()
+    assert list(summarize([Result()], command="").json()) == SUMMARY.split()
 
 
 def test_records_are_read_as_they_were_written() -> None:
@@ -30,7 +30,7 @@ def test_records_are_read_as_they_were_written() -> None:
         test=0.5, seed=4, classes=["a"], chosen=[{"what": "rank", "value": 8, "why": "so"}], machine={"a": 1}
     )
     assert Result.of(json.loads(json.dumps(result.json()))) == result
-    summary = summarise([result, Result(test=0.7, seed=5)], command="topoff train x")
+    summary = summarize([result, Result(test=0.7, seed=5)], command="topoff train x")
     assert Summary.of(json.loads(json.dumps(summary.json()))) == summary
     assert (summary.seeds, summary.runs[0]) == ([4, 5], result)
 
@@ -43,6 +43,6 @@ def test_what_a_file_lacks_is_missing_and_what_it_has_more_is_left() -> None:
 
 def test_the_mean_of_partial_results_is_over_those_that_are_known() -> None:
     results = [Result(test=0.5), Result(test=0.7, fidelity=0.9), Result()]
-    assert summarise(results, command="").fidelity == Spread(None, None)
-    found = summarise(results, command="", partial=True)
+    assert summarize(results, command="").fidelity == Spread(None, None)
+    found = summarize(results, command="", partial=True)
     assert (found.test, found.fidelity, found.val) == (Spread.over([0.5, 0.7]), Spread(0.9, 0.0), None)

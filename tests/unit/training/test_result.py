@@ -17,7 +17,7 @@ from topoff.machine.memory import machine
 from topoff.training.build import make_plan
 from topoff.training.config import make_config
 from topoff.training.loop import Training
-from topoff.training.records import Spread, summarise
+from topoff.training.records import Spread, summarize
 from topoff.training.result import details_of, result_of, write_result
 from topoff.training.run_folder import RunFolder
 
@@ -205,7 +205,7 @@ def test_several_seeds_are_summed_up(tmp_path: Path) -> None:
     for seed, score in [(3, 0.5), (4, 0.7)]:
         result = result_of(made(tmp_path / str(seed), seed=seed, method="full"), command="one")
         results.append(dataclasses.replace(result, test=score, epochs=2 * seed, fidelity=None))
-    found = summarise(results, command="topoff train --seeds 3,4").json()
+    found = summarize(results, command="topoff train --seeds 3,4").json()
     assert found["seeds"] == [3, 4]
     assert found["test"] == {"mean": 0.6, "std": pytest.approx(0.1 * math.sqrt(2))}
     assert found["epochs"] == {"mean": 7.0, "std": pytest.approx(math.sqrt(2))}
