@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import RelativeError
+from topoff.data.layout import SPLITS
 from topoff.machine.memory import peak_memory
 from topoff.tasks.task import Task
 from topoff.training.build import Plan, learning_rate, make_optimizer, make_parts
-from topoff.training.records import SPLITS, Epoch
+from topoff.training.records import Epoch
 from topoff.training.run_folder import Checkpoint, RunFolder
 from topoff.training.state import RunState, generator_state, origin, refuse_difference, set_generator_state
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-SPLITS = ("train", "val", "test")
+from topoff.data.layout import SPLITS
+
 MEASURED = (*SPLITS, "fidelity", "certificate")  # in a line of an epoch that was evaluated
 AVERAGED = (  # over seeds
     *(*SPLITS, "epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "train_peak_rss_mb"),

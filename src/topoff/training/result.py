@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from topoff.data.describe import degree_histogram
+from topoff.data.layout import SPLITS
 from topoff.machine.memory import machine
 from topoff.training.loop import Training
-from topoff.training.records import SPLITS, Result
+from topoff.training.records import Result
 from topoff.training.state import versions
 
 POINTS = 1000  # of a regression's scatter plot

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from topoff.compensation.fidelity import RelativeError
 from topoff.compensation.top import TOP
 from topoff.data.check import row_normalized
+from topoff.data.layout import SPLITS
 from topoff.data.load import load
 from topoff.forward.predict import predict
 from topoff.machine.memory import peak_memory
@@ -20,7 +21,6 @@ from topoff.tasks.task import Task, task_of
 from topoff.training.build import class_names, device_of, model_for
 from topoff.training.config import Config, make_config
 from topoff.training.defaults import LARGE, choose
-from topoff.training.records import SPLITS
 from topoff.training.run_folder import RunFolder
 
 
