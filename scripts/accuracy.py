@@ -42,7 +42,7 @@ from topoff.forward.subgraph import whole_graph
 from topoff.machine.memory import machine
 from topoff.training.build import learning_rate, make_optimizer, model_for
 from topoff.training.config import Config, make_config
-from topoff.training.result import mean_std as spread_of
+from topoff.training.records import Spread
 from topoff.training.trained import graph_of
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -193,8 +193,8 @@ def mean_std(values: list[float | None]) -> str:
     >>> mean_std([0.5, 0.7])
     '60.00 ± 14.14'
     """
-    found = {name: 100 * (value or 0.0) for name, value in spread_of(values).items()}
-    return f"{found['mean']:.2f}" + (f" ± {found['std']:.2f}" if len(values) > 1 else "")
+    found = Spread.over(values)
+    return f"{100 * (found.mean or 0.0):.2f}" + (f" ± {100 * (found.std or 0.0):.2f}" if len(values) > 1 else "")
 
 
 # ---- the table

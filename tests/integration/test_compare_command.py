@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from topoff.cli import app as cli
-from topoff.cli.compare_progress import Board
+from topoff.cli.compare_progress import CompareProgress
 from topoff.experiments.jobs import Job
 from topoff.training.config import make_config
 
@@ -175,8 +175,8 @@ def test_what_no_method_can_use_is_a_mistake_of_the_whole(command: Command, plac
 
 def test_one_run_that_was_kept_is_one(capfd: pytest.CaptureFixture[str]) -> None:
     job = Job(make_config({"dataset": "x"}), Path("x"), "")
-    with Board(quiet=False) as board:
-        board.kept(job, 1, 1)
+    with CompareProgress(quiet=False) as progress:
+        progress.kept(job, 1, 1)
     assert capfd.readouterr().err == "1 run had finished earlier and is not run again\n"
 
 
@@ -184,12 +184,15 @@ def test_one_run_that_was_kept_is_one(capfd: pytest.CaptureFixture[str]) -> None
     ("flags", "message"),
     [
         (["--methods", "tpo"], r"Expected --methods to be .* \(got 'tpo'\); did you mean 'top'\?"),
-        (["--method", "top"], r"Expected .* as --methods \(got --method top\)"),
+        (["--method", "top"], r"Expected the methods as --methods \(got --method top\)"),
         (["--target", "nan"], r"Expected --target to be a score, such as 0\.75 \(got nan\)"),
         (["--methods", "top", "--set", "gas.ratio=1"], r"Expected --set to be key=value .*\(got 'gas\.ratio'\)"),
         (["--methods", "top", "--set", "top.rnk=1"], r"Expected a known setting \(got 'rnk'\)"),
         (["--methods", "top", "--set", "top.epochs=9"], r"Expected --set .* all methods share \(got 'top\.epochs'\)"),
-        (["--out", "trained"], r"Expected --out .* trained holds a run of topoff train; choose another --out\."),
+        (
+            ["--out", "trained"],
+            r"Expected --out .* \(got trained, which holds a run of topoff train\); choose another ",
+        ),
         (["--out", "."], r"Expected --out to be a new folder \(got \., which holds other files\)"),
     ],
 )
@@ -204,6 +207,7 @@ def test_a_stop_ends_all_and_names_the_way_on(place: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "topoff", *line, "--out", "runs/stopped", "--set", "checkpoint_seconds=9999"],
         cwd=place, env=environment, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored under `nohup make test &`
     )  # fmt: skip
     metrics = place / "runs" / "stopped" / "full" / "seed-0" / "metrics.jsonl"
     for _ in range(2400):  # a busy machine
@@ -214,7 +218,7 @@ def test_a_stop_ends_all_and_names_the_way_on(place: Path) -> None:
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     last = err.splitlines()[-1]
-    assert last.startswith("topoff: Stopped; go on with: topoff compare graph.npz --methods full ")
+    assert last.startswith("topoff: Stopped; resume with: topoff compare graph.npz --methods full ")
     assert "Traceback" not in err
     assert "Exception ignored" not in err
     size = metrics.stat().st_size

@@ -29,7 +29,11 @@ def start(*arguments: object, cache: Path) -> subprocess.Popen[str]:
     """Start a verb in a process of its own."""
     command = [sys.executable, "-m", "topoff", *map(str, arguments)]
     environment = {"TOPOFF_CACHE": str(cache), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": str(cache)}
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    listening = {
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    }  # ignored under `nohup make test &`
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, text=True, **pipes, **listening)
 
 
 def finish(*arguments: object, cache: Path) -> None:
@@ -81,7 +85,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(graph: Path, tmp_path: Path) -> None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert err == f"topoff: Stopped; go on with: topoff train --resume {run}\n"
+    assert err == f"topoff: Stopped; resume with: topoff train --resume {run}\n"
     finish("train", "--resume", run, "--quiet", cache=tmp_path / "cache")
     finish("train", graph, *settings, "--out", tmp_path / "whole", "--quiet", cache=tmp_path / "cache")
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()

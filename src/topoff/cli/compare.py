@@ -40,7 +40,7 @@ def compare(
     target: Annotated[
         float | None,
         typer.Option(
-            help="Validation score whose time is told, such as 0.75. [default: 99 % of the best score of the best "
+            help="Report the time to this validation score, such as 0.75. [default: 99 % of the best score of the best "
             "method's worst seed]",
             show_default=False,
         ),
@@ -56,7 +56,8 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the comparison; one that was begun goes on. [default: runs/compare-<dataset>-<model>-<now>]"
+            help="Folder of the comparison; an unfinished one is resumed. "
+            "[default: runs/compare-<dataset>-<model>-<time>]"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -72,7 +73,7 @@ def compare(
 
     keep_freed_memory()
     if method is not None:
-        raise ValueError(f"Expected the methods to be compared as --methods (got --method {method}); add the s.")
+        raise ValueError(f"Expected the methods as --methods (got --method {method}); add the s.")
     if target is not None and not math.isfinite(target):
         raise ValueError(f"Expected --target to be a score, such as 0.75 (got {target}).")
     from topoff.experiments.jobs import config_of, parse_methods, split_settings
@@ -113,7 +114,7 @@ class Comparison:
         self, configs: list[Config], *, gradients: bool, target: float | None, quiet: bool, as_json: bool
     ) -> dict[str, Any]:
         """Return the table."""
-        from topoff.cli.compare_progress import Board, print_table
+        from topoff.cli.compare_progress import CompareProgress, print_table
         from topoff.experiments.jobs import Job
         from topoff.experiments.page import write_page
         from topoff.experiments.processes import train_all
@@ -124,8 +125,8 @@ class Comparison:
             Job(config, self.top / config.method / f"seed-{config.seed}", self.command, gradients, os.getcwd())
             for config in configs
         ]
-        with self._begun(jobs), Board(quiet=quiet) as board:
-            failures = train_all(jobs, watcher=board)
+        with self._begun(jobs), CompareProgress(quiet=quiet) as progress:
+            failures = train_all(jobs, watcher=progress)
         about = {"dataset": self.base.dataset, "model": self.base.model, "epochs": self.base.epochs}
         about |= {"out": str(self.top), "command": self.command}
         rows: dict[str, Any] = {"methods": self.methods, "seeds": self.seeds, "own": self.own, "failures": failures}
@@ -141,38 +142,38 @@ class Comparison:
 
     @contextmanager
     def _begun(self, jobs: list[Job]) -> Iterator[None]:
-        """Make the folders, or go on in those that were begun; where nothing comes to be trained, leave nothing.
+        """Make the folders, or resume in those that are there; where nothing comes to be trained, leave nothing.
 
         Raises:
             FileExistsError: the folder holds something else than a comparison.
         """
-        from topoff.experiments.jobs import prepare_folder
         from topoff.experiments.table import SETTINGS
         from topoff.training.run_folder import RunFolder
+        from topoff.training.seed import begin
 
         new = not (self.top / SETTINGS).is_file()
         if new and (self.top / "config.toml").is_file():
             raise FileExistsError(
-                f"Expected --out to be a new folder or that of a comparison (got another one); {self.top} holds a run "
-                "of topoff train; choose another --out."
+                f"Expected --out to be a new folder or that of a comparison (got {self.top}, which holds a run of "
+                "topoff train); choose another --out."
             )
         if new:
             RunFolder(self.top).create()
             RunFolder(self.top).write(SETTINGS, write_toml(self.base, command=self.command))
         try:
             for job in jobs:
-                prepare_folder(job)
+                begin(job.config, RunFolder(job.folder), command=job.command)
             with _stopping():
                 yield
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(f"Stopped; go on with: {self._again()}") from stop
+            raise KeyboardInterrupt(f"Stopped; resume with: {self._again()}") from stop
         except Exception:
             if new and not any(self.top.glob("*/seed-*/metrics.jsonl")):
                 shutil.rmtree(self.top, ignore_errors=True)
             raise
 
     def _again(self) -> str:
-        """Return the command that goes on in the folder."""
+        """Return the command that resumes the comparison in its folder."""
         named = any(word == "--out" or word.startswith("--out=") for word in sys.argv)
         return self.command if named else f"{self.command} --out {shlex.quote(str(self.top))}"
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from topoff.cli.format import duration, percent
+from topoff.experiments.columns import COLUMNS, Column, best_of, cell, marked, written
 from topoff.experiments.jobs import Failure, Job, Watcher
-from topoff.experiments.table import COLUMNS, Column, best_of, cell, marked, written
+from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
 
 PARTS = ((13,), (6, 7), (3, 5, 5), (3, 3, 2, 2, 3))  # columns of each part of the table, for narrower terminals
 
 
-class Board(Watcher):
+class CompareProgress(Watcher):
     """Show the progress of a comparison on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -30,7 +31,7 @@ class Board(Watcher):
         self._before, self._epochs, self._metric, self._score = 0, 1, "accuracy", ""
         self._name, self._told, self._kept = "", set[str](), 0
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> CompareProgress:
         self._bar.start()
         return self
 
@@ -70,11 +71,11 @@ class Board(Watcher):
         done = self._before + (epoch - 1 + share) / max(1, self._epochs)
         self._bar.update(self._task, completed=done, note=f"epoch {epoch}/{self._epochs}{self._score}")
 
-    def evaluated(self, record: dict[str, Any]) -> None:
+    def evaluated(self, epoch: Epoch) -> None:
         """Keep the exact score in sight."""
-        if record.get("val") is not None:
-            self._score = f", validation {percent(record['val'], metric=self._metric)}"
-        self.stepped(record["epoch"], 1.0, 0.0)
+        if epoch.val is not None:
+            self._score = f", validation {percent(epoch.val, metric=self._metric)}"
+        self.stepped(epoch.epoch, 1.0, 0.0)
 
     def warned(self, text: str) -> None:
         """Print a warning that was not printed yet."""
@@ -87,10 +88,10 @@ class Board(Watcher):
         if failure is not None:
             self._say(f"{job.name}: {failure.reason}")
         elif not self._live:
-            result = RunFolder(job.folder).read_json("result.json")
-            scores = [percent(result[split], metric=result["metric"]) for split in ("val", "test")]
-            words = f"validation {scores[0]}, test {scores[1]} at epoch {result['best_epoch']}"
-            self._say(f"{job.name}: {words}, {duration(result['epoch_seconds'])} per epoch")
+            result = RunFolder(job.folder).result()
+            scores = [percent(score, metric=result.metric) for score in (result.val, result.test)]
+            words = f"validation {scores[0]}, test {scores[1]} at epoch {result.best_epoch}"
+            self._say(f"{job.name}: {words}, {duration(result.epoch_seconds or 0.0)} per epoch")
 
     def _say(self, text: str) -> None:
         if not self._quiet:

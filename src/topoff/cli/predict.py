@@ -56,7 +56,7 @@ def predict(
 
 
 def _check_writable(out: Path) -> None:
-    """Refuse a place that cannot be written before anything is computed.
+    """Refuse a path that cannot be written, before anything is computed.
 
     Raises:
         ValueError: nothing can be written there.
@@ -65,6 +65,4 @@ def _check_writable(out: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=out.parent).close()
     except OSError as error:
-        raise ValueError(
-            f"Expected to write {out} (got {error.strerror}); choose a place that can be written."
-        ) from error
+        raise ValueError(f"Cannot write {out}: {str(error.strerror).lower()}. Choose another path.") from error

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from topoff.cli.format import duration, percent
 from topoff.machine.memory import peak_memory, readable
-from topoff.training.loop import Listener
+from topoff.training.build import Plan
+from topoff.training.loop import Listener, Training
+from topoff.training.records import Epoch
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
-from topoff.cli.format import duration, percent
 
 
 def working(what: str, *, quiet: bool) -> Status:
@@ -23,28 +30,43 @@ def working(what: str, *, quiet: bool) -> Status:
 
 
 class Display(Listener):
-    """Show the progress of one training on stderr."""
+    """Show the progress of one training on stderr.
 
-    def __init__(self, epochs: int, *, metric: str, quiet: bool) -> None:
+    Args:
+        epochs: how many there are.
+        quiet: show nothing.
+        choices: prints what was chosen and the notes about tables; None where nobody reads them.
+    """
+
+    def __init__(self, epochs: int, *, quiet: bool, choices: Callable[..., None] | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         console: Console = Console(stderr=True)
-        self.epochs, self.metric, self.quiet = epochs, metric, quiet
+        self.epochs, self.metric, self.quiet = epochs, "", quiet
         self.live = console.is_terminal and not quiet
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f} %"))
         self._bar = Progress(
             *columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console, disable=not self.live
         )
-        self._console, self._scores, self._told = console, "", ""
-        self._task = self._bar.add_task("loading", total=epochs, note="")
+        self._console, self._scores, self._told, self._choices = console, "", "", choices
+        self._task = self._bar.add_task("preparing", total=epochs, note="")
+        self._shown = ExitStack()  # the spinner, then the bar
 
     def __enter__(self) -> Display:
-        self._bar.start()
+        self._shown.enter_context(working("loading the graph", quiet=self.quiet))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._shown.close()
+
+    def planned(self, plan: Plan) -> None:
+        """Say what was chosen; from here on, show the bar."""
+        self._shown.close()
+        self.metric = plan.task.metric
+        if self._choices is not None:
+            self._choices(plan.choices, notes=getattr(plan.data.get("names"), "notes", ()))
+        self._shown.enter_context(self._bar)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Show the preparation."""
@@ -58,21 +80,51 @@ class Display(Listener):
         text = f"epoch {epoch}/{self.epochs}, loss {loss:.3f}{self._scores}"
         self._bar.update(self._task, description=text, completed=epoch - 1 + share, note=readable(peak_memory()))
 
-    def evaluated(self, record: dict[str, Any]) -> None:
+    def evaluated(self, epoch: Epoch) -> None:
         """Keep the exact scores in sight; on plain output, a line for every evaluation."""
-        if "fidelity" not in record:
+        if not epoch.evaluated:
             return
-        score = percent(record["val"], metric=self.metric)
-        self._scores = f", validation {score}, fidelity {percent(record['fidelity'])}"
+        score = percent(epoch.val, metric=self.metric)
+        self._scores = f", validation {score}, fidelity {percent(epoch.fidelity)}"
         if not self.live and not self.quiet:
-            words = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}{self._scores}"
-            self._say(f"{words}, {duration(record['seconds'])}, {readable(peak_memory())}")
+            words = f"epoch {epoch.epoch}/{self.epochs}: loss {epoch.loss:.4f}{self._scores}"
+            self._say(f"{words}, {duration(epoch.seconds or 0.0)}, {readable(peak_memory())}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
 
 
-class Board(Listener):
+class Interruption(Listener):
+    """Let Ctrl-C and SIGTERM stop training after the current step, saved; a second one stops immediately."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet, self.wished = quiet, False
+        self._training: Training | None = None
+        self._before: dict[int, Any] = {}
+
+    def trains(self, training: Training) -> None:
+        """Take over the signals, now that there is something to save."""
+        self._training = training
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _stop(self, *_: object) -> None:
+        assert self._training is not None
+        if self.wished:
+            raise KeyboardInterrupt
+        self.wished = self._training.stop = True
+        if not self.quiet:
+            typer.echo("stopping after this step; press again to stop immediately", err=True)
+
+    def __enter__(self) -> Interruption:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+
+class TensorBoard(Listener):
     """Write losses and scores for TensorBoard."""
 
     def __init__(self, folder: Path) -> None:
@@ -84,11 +136,11 @@ class Board(Listener):
             ) from error
         self._writer = SummaryWriter(str(folder))
 
-    def evaluated(self, record: dict[str, Any]) -> None:
+    def evaluated(self, epoch: Epoch) -> None:
         """Write the numbers of an epoch."""
-        for name, value in record.items():
+        for name, value in epoch.line().items():
             if name != "epoch" and isinstance(value, int | float):
-                self._writer.add_scalar(name, value, record["epoch"], walltime=time.time())
+                self._writer.add_scalar(name, value, epoch.epoch, walltime=time.time())
         self._writer.flush()
 
 
@@ -97,6 +149,16 @@ class Several(Listener):
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
+
+    def planned(self, plan: Plan) -> None:
+        """Pass on."""
+        for listener in self._listeners:
+            listener.planned(plan)
+
+    def trains(self, training: Training) -> None:
+        """Pass on."""
+        for listener in self._listeners:
+            listener.trains(training)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Pass on."""
@@ -108,7 +170,7 @@ class Several(Listener):
         for listener in self._listeners:
             listener.stepped(epoch, share, loss)
 
-    def evaluated(self, record: dict[str, Any]) -> None:
+    def evaluated(self, epoch: Epoch) -> None:
         """Pass on."""
         for listener in self._listeners:
-            listener.evaluated(record)
+            listener.evaluated(epoch)

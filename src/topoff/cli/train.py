@@ -7,32 +7,26 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import sys
-import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from topoff.cli.flags import AsJson, Quiet
 from topoff.training.config import (
     Config,
+    difference,
     make_config,
-    parse_config,
     parse_seeds,
     parse_settings,
     read_config,
     write_toml,
 )
-from topoff.training.config import difference as config_difference
 from topoff.training.run_folder import CHECKPOINT, RunFolder
-
-if TYPE_CHECKING:
-    from topoff.training.loop import Training
 
 EXAMPLES = """Examples:
 
@@ -53,9 +47,11 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: runs/<dataset>-<model>-<method>-<time>]")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, its cost, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and its estimated cost, then stop.")
+    ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -75,12 +71,12 @@ def train(
         _warn_of_unused(base, given)
         top = out or Path("runs") / _name(base)
         folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
-    job = Job(top, tensorboard=tensorboard, quiet=quiet, show=not as_json)
+    show = not as_json
     if dry_run:
-        job.explain(folders[0][1], as_json=as_json)
+        _explain(folders[0][1], show=show, as_json=as_json)
         return
     with nullcontext() if resume else _created(top, folders, overwrite=overwrite):
-        result = job.run(folders)
+        result = _train(top, folders, tensorboard=tensorboard, show=show, quiet=quiet)
     if as_json:
         typer.echo(json.dumps(result))
 
@@ -139,7 +135,7 @@ def _trained(top: Path) -> bool:
 
 
 def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) -> Planned:
-    """List the folders and settings of a run that goes on; refuse settings that differ from its own.
+    """List the folders and settings of a run that is resumed; refuse settings that differ from its own.
 
     Raises:
         ValueError: a flag asks for something else than the run began with; the difference is shown.
@@ -147,17 +143,17 @@ def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) 
     RunFolder(top).must_exist()
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"Expected --resume without {name} (got {value}): a run goes on in its own folder.")
+            raise ValueError(f"Expected --resume without {name} (got {value}): a run is resumed in its own folder.")
     paths = sorted(top.glob("seed-*"), key=lambda path: int(path.name.partition("-")[2])) or [top]
     folders = []
     for path in paths:
-        keys = parse_config((path / "config.toml").read_text(), origin=str(path / "config.toml"))
+        keys = RunFolder(path).settings().keys
         config = make_config(keys)
         asked = [{key: value for key, value in layer.items() if key != "seed" or len(paths) == 1} for layer in given]
-        changed = config_difference(config, make_config(keys, *asked))
+        changed = difference(config, make_config(keys, *asked))
         if changed:
             raise ValueError(
-                f"Expected --resume to go on with the settings of {top} (got {'; '.join(changed)}); leave them out, or "
+                f"Expected --resume to keep the settings of {top} (got {'; '.join(changed)}); leave them out, or "
                 "start a new run."
             )
         folders.append((RunFolder(path), config))
@@ -176,109 +172,51 @@ def command() -> str:
     return f"topoff {shlex.join(sys.argv[1:])}"
 
 
-class Job:
-    """Train the seeds of a run, one after the other, and write what they leave."""
+def _explain(config: Config, *, show: bool, as_json: bool) -> None:
+    """Say what would be done and what it would cost."""
+    from dataclasses import asdict
 
-    def __init__(self, top: Path, *, tensorboard: bool, quiet: bool, show: bool) -> None:
-        self.top, self.tensorboard, self.quiet, self.show = top, tensorboard, quiet, show
-        self.stopped = False  # by the user, after the last step of a seed
+    from topoff.cli.summaries import print_plan
+    from topoff.training.build import make_plan
+    from topoff.training.cost import estimate
+    from topoff.training.trained import graph_of
 
-    def run(self, folders: Planned) -> dict[str, Any]:
-        """Return the result of the run; of several seeds, their mean and spread."""
-        from topoff.report.page import write_report
-        from topoff.training.result import summarise
-
-        results: list[dict[str, Any]] = []
-        for folder, config in folders:
-            if self.stopped:  # the wish came after the last step of the seed before
-                raise KeyboardInterrupt(f"Stopped; go on with: topoff train --resume {shlex.quote(str(self.top))}")
-            results.append(self._seed(folder, config))
-        result = results[0]
-        if len(results) > 1:
-            result = summarise(results, command=_command_of(self.top))
-            RunFolder(self.top).write("result.json", result)
-        page = write_report(self.top)
-        if self.show:
-            from topoff.cli.summaries import print_result
-
-            print_result(result, self.top, page)
-        return result
-
-    def explain(self, config: Config, *, as_json: bool) -> None:
-        """Say what would be done and what it would cost."""
-        from dataclasses import asdict
-
-        from topoff.cli.summaries import print_plan
-        from topoff.tasks.task import task_of
-        from topoff.training.build import model_for
-        from topoff.training.cost import estimate
-        from topoff.training.defaults import choose
-        from topoff.training.trained import graph_of
-
-        data = graph_of(config)
-        chosen, choices = choose(config, data)
-        task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
-        cost = estimate(chosen, data, model_for(chosen, data, outputs=task.outputs))
-        if as_json:
-            plan = {"config": vars(chosen), "chosen": [asdict(choice) for choice in choices], "task": task.kind}
-            typer.echo(json.dumps(plan | {"metric": task.metric, "estimate": asdict(cost)}))
-        elif self.show:
-            print_plan(chosen, choices, cost, task=task, data=data)
-
-    def _seed(self, folder: RunFolder, config: Config) -> dict[str, Any]:
-        """Train one seed, or read what it left when it finished earlier."""
-        if folder.finished:
-            return folder.read_json("result.json")
-        from topoff.cli.progress import Board, Display, Several, working
-        from topoff.cli.summaries import print_choices
-        from topoff.tasks.task import task_of
-        from topoff.training.defaults import choose
-        from topoff.training.loop import Training
-        from topoff.training.result import write_result
-        from topoff.training.trained import graph_of
-
-        with working("loading the graph", quiet=self.quiet):
-            data = graph_of(config)
-        chosen, choices = choose(config, data)
-        names = data.get("names")
-        if self.show and not self.quiet:
-            print_choices(choices, notes=getattr(names, "notes", ()))
-        if getattr(names, "encoding", None):  # before training: a run that is killed can predict, too
-            folder.write("encoding.json", names.encoding)
-        task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
-        with Display(config.epochs, metric=task.metric, quiet=self.quiet) as display:
-            board = [Board(folder.path / "tensorboard")] if self.tensorboard else []
-            training = Training(chosen, data, folder=folder, listener=Several(display, *board), choices=choices)
-            with _stopping(training, self.top, quiet=self.quiet):
-                training.run()
-                result = write_result(training, command=_command_of(folder.path))
-        self.stopped = training.stop
-        return result
+    plan = make_plan(config, graph_of(config))
+    cost = estimate(plan.config, plan.data, plan.model)
+    if as_json:
+        told = {"config": vars(plan.config), "chosen": [asdict(choice) for choice in plan.choices]}
+        typer.echo(json.dumps(told | {"task": plan.task.kind, "metric": plan.task.metric, "estimate": asdict(cost)}))
+    elif show:
+        print_plan(plan.config, plan.choices, cost, task=plan.task, data=plan.data)
 
 
-def _command_of(path: Path) -> str:
-    """Return the command that began a run: the first line of its config."""
-    return (path / "config.toml").read_text().partition("\n")[0].removeprefix("# ")
+def _train(top: Path, folders: Planned, *, tensorboard: bool, show: bool, quiet: bool) -> dict[str, Any]:
+    """Train the seeds of a run, one after the other; return its result, of several seeds their mean and spread."""
+    from topoff.cli.progress import Display, Interruption, Several, TensorBoard
+    from topoff.cli.summaries import print_choices, print_result
+    from topoff.report.page import write_report
+    from topoff.training.records import summarize
+    from topoff.training.seed import train_seed
 
-
-class _stopping:  # noqa: N801
-    """Let Ctrl-C and SIGTERM stop training after the current step, saved; a second one stops at once."""
-
-    def __init__(self, training: Training, top: Path, *, quiet: bool) -> None:
-        self.training, self.top, self.quiet = training, top, quiet
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def _stop(self, number: int, frame: types.FrameType | None) -> None:
-        if self.training.stop:
-            raise KeyboardInterrupt
-        self.training.stop = True
-        if not self.quiet:
-            typer.echo("stopping after this step; once more stops at once", err=True)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if kind is KeyboardInterrupt and _trained(self.top):
-            error.args = (f"Stopped; go on with: topoff train --resume {shlex.quote(str(self.top))}",)  # type: ignore[union-attr]
+    again = f"Stopped; resume with: topoff train --resume {shlex.quote(str(top))}"
+    interruption = Interruption(quiet=quiet)
+    for folder, config in folders:
+        if interruption.wished:  # after the last step of the seed before
+            raise KeyboardInterrupt(again)
+        if not folder.finished:
+            board = [TensorBoard(folder.path / "tensorboard")] if tensorboard else []
+            display = Display(config.epochs, quiet=quiet, choices=print_choices if show and not quiet else None)
+            try:
+                with display, interruption:
+                    train_seed(config, folder, listener=Several(display, interruption, *board))
+            except KeyboardInterrupt as stop:
+                raise KeyboardInterrupt(again if _trained(top) else "") from stop
+    results = [folder.result() for folder, _ in folders]
+    result = results[0].json()
+    if len(results) > 1:
+        result = summarize(results, command=RunFolder(top).settings().command).json()
+        RunFolder(top).write("result.json", result)
+    page = write_report(top)
+    if show:
+        print_result(result, top, page)
+    return result

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from topoff.methods.registry import METHODS
-from topoff.training.config import Config, difference, make_config, parse_config, write_toml
-from topoff.training.loop import Listener, Training
+from topoff.training.config import Config, make_config
+from topoff.training.loop import Listener
 from topoff.training.run_folder import RunFolder
 
 MEASURED = "measured.json"  # of a run: its gradient error, and the load of the machine
@@ -36,10 +36,15 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do; a gradient that was left out can be measured later."""
-        folder = RunFolder(self.folder)
-        if not folder.finished or not (self.folder / MEASURED).is_file():
-            return False
-        return not self.gradients or "gradient_error" in folder.read_json(MEASURED)
+        measured = read_measured(RunFolder(self.folder))
+        return (
+            RunFolder(self.folder).finished and bool(measured) and (not self.gradients or "gradient_error" in measured)
+        )
+
+
+def read_measured(folder: RunFolder) -> dict[str, Any]:
+    """Read what was measured of a run besides its result: its gradient error, the load; nothing where it was not."""
+    return folder.read_json(MEASURED) if (folder.path / MEASURED).is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,6 @@ class Watcher(Listener):
 
     def knows(self, metric: str, epochs: int) -> None:
         """Hear how the job that began is scored, and how many epochs it has."""
-
-    def trains(self, training: Training) -> None:
-        """Hear of the training itself, in the process in which it runs."""
 
     def warned(self, text: str) -> None:
         """Hear a warning."""
@@ -151,22 +153,3 @@ def split_settings(pairs: dict[str, Any], methods: Sequence[str]) -> tuple[dict[
 def config_of(method: str, seed: int, *, base: dict[str, Any], own: dict[str, Any]) -> Config:
     """Return the settings of one method and seed: what all share, and what the method alone was given."""
     return make_config(base, own, {"method": method, "seed": seed})
-
-
-def prepare_folder(job: Job) -> None:
-    """Make the folder of a job and write its settings.
-
-    Raises:
-        ValueError: the folder holds a run with other settings.
-    """
-    path = job.folder / "config.toml"
-    if not path.is_file():
-        RunFolder(job.folder).write("config.toml", write_toml(job.config, command=job.command))
-        return
-    before = make_config(parse_config(path.read_text(), origin=str(path)))
-    changed = difference(before, job.config)
-    if changed:
-        raise ValueError(
-            f"Expected the settings that {job.folder} began with (got {'; '.join(changed)}); take those, or choose "
-            "another --out."
-        )

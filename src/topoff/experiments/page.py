@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
 
-from topoff.experiments.table import (
-    COLUMNS,
-    ERRORS,
-    PAGE,
-    SETTINGS,
-    TABLE,
-    Finished,
-    best_of,
-    cell,
-    marked,
-    read_finished,
-    written,
-)
+from topoff.experiments.columns import COLUMNS, ERRORS, best_of, cell, marked, written
+from topoff.experiments.table import PAGE, SETTINGS, TABLE, Finished, read_finished
 from topoff.report.comparison_plots import MethodCurve, draw_comparison, look_of
 from topoff.report.page import number, part_of, plain
 from topoff.report.read import finite
@@ -33,21 +22,21 @@ from topoff.training.run_folder import RunFolder
 def curve_of(name: str, runs: Sequence[Finished], *, place: int, scale: float) -> MethodCurve | None:
     """Return the mean validation score of a method's seeds over the epochs that all of them evaluated."""
     points = [
-        {row["epoch"]: (row["val"] * scale, row["train_seconds"]) for row in run.seed.rows if _drawn(row)}
+        {
+            row.epoch: (row.val * scale, row.train_seconds)
+            for row in run.epochs
+            if finite(row.val) and finite(row.train_seconds)
+        }
         for run in runs
     ]
     epochs = sorted(set.intersection(*(set(found) for found in points))) if points else []
     if not epochs:
         return None
     values = np.array([[found[epoch] for epoch in epochs] for found in points])  # (seeds, epochs, 2)
-    before = np.array([float((run.seed.result or {}).get("preprocess_seconds") or 0) for run in runs])
+    before = np.array([run.result.preprocess_seconds or 0.0 for run in runs])
     spread = values[..., 0].std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(epochs))
     seconds = (values[..., 1] + before[:, None]).mean(axis=0)
     return MethodCurve(name, place, np.array(epochs, dtype=float), seconds, values[..., 0].mean(axis=0), spread)
-
-
-def _drawn(row: Mapping[str, Any]) -> bool:
-    return finite(row.get("val")) and finite(row.get("train_seconds"))
 
 
 # ---- the page

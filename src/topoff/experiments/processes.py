@@ -6,7 +6,6 @@ one starts with an empty cache: none profits from the partition that another one
 
 from __future__ import annotations
 
-import copy
 import multiprocessing
 import os
 import signal
@@ -21,23 +20,22 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from torch_geometric.data import Data
-
 from topoff.experiments.gradients import measure_gradient
-from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher
+from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
 from topoff.machine.memory import keep_freed_memory
-from topoff.tasks.task import Task, task_of
-from topoff.training.build import device_of, model_for
-from topoff.training.config import Config
-from topoff.training.defaults import Choice, choose
+from topoff.training.build import Plan
 from topoff.training.loop import Training
-from topoff.training.result import write_result
+from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
-from topoff.training.trained import graph_of
+from topoff.training.seed import train_seed
 
 PATIENCE = 3.0  # seconds that a process gets to end
 STOPPED = 143  # exit code of a process that was asked to stop
 OFTEN = 0.2  # seconds between two words about steps
+
+
+class Unusable(ValueError):  # noqa: N818
+    """Say that no method can train with these settings."""
 
 
 def train_all(jobs: Sequence[Job], *, watcher: Watcher) -> dict[tuple[str, int], Failure]:
@@ -104,18 +102,28 @@ def _listen(receiver: Connection, process: BaseProcess, *, watcher: Watcher) -> 
     """Pass on what a process says, to its last word; where it dies without one, say of what."""
     while True:
         try:
-            kind, *told = receiver.recv()
+            told = receiver.recv()
         except (EOFError, OSError):
             process.join()
             return Failure(_cause_of_death(process.exitcode))
-        if kind == "unusable":
-            process.join(PATIENCE)  # it ends by itself
-            raise Unusable(told[0])
-        if kind == "failed":
-            return Failure(told[0], refused=told[1])
-        if kind == "done":
-            return None
-        getattr(watcher, kind)(*told)
+        match told:
+            case "knows", metric, epochs:
+                watcher.knows(metric, epochs)
+            case "preparing", what, done, total:
+                watcher.preparing(what, done, total)
+            case "stepped", epoch, share, loss:
+                watcher.stepped(epoch, share, loss)
+            case "evaluated", epoch:
+                watcher.evaluated(epoch)
+            case "warned", text:
+                watcher.warned(text)
+            case "unusable", reason:
+                process.join(PATIENCE)  # it ends by itself
+                raise Unusable(reason)
+            case "failed", reason, refused:
+                return Failure(reason, refused=refused)
+            case _:
+                return None  # done
 
 
 def _end(process: BaseProcess) -> None:
@@ -141,10 +149,6 @@ def _cause_of_death(code: int | None) -> str:
 # ---- inside the process
 
 
-class Unusable(ValueError):  # noqa: N818
-    """Say that no method can train with these settings."""
-
-
 def _work(job: Job, sender: Connection, cache: str) -> None:
     """Run a job, the main function of its process: tell what happens, and in the end how it went."""
     teller = _Teller(sender)
@@ -157,28 +161,32 @@ def _work(job: Job, sender: Connection, cache: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: sender.send(("warned", str(message)))
-            train_seed(job, watcher=teller)
+            train_job(job, watcher=teller)
     except BrokenPipeError:
         sys.exit(1)  # nobody listens any more
     except KeyboardInterrupt:
         sys.exit(STOPPED)  # saved
-    except Unusable as error:
-        last = ("unusable", str(error))
     except Exception as error:
-        last = ("failed", *_told(error, job.folder, stepped=teller.has_stepped))
+        last = _last_word(error, job.folder, teller=teller)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on nothing is lost
     sender.send(last)
 
 
-def _told(error: Exception, folder: Path, *, stepped: bool) -> tuple[str, bool]:
-    """Say in one line why a run failed, and whether it was refused; what is unexpected leaves its traceback."""
+def _last_word(error: Exception, folder: Path, *, teller: _Teller) -> tuple[Any, ...]:
+    """Say in one line why a run failed, and whether it was refused; what is unexpected leaves its traceback.
+
+    What fails before there is a plan (the graph, the task, the model, the device) fails for every method.
+    """
+    text = " ".join(str(error).split())
+    if not teller.has_plan and isinstance(error, ValueError | TypeError | OSError):
+        return "unusable", text
     if isinstance(error, ValueError):
-        return " ".join(str(error).split()), not stepped and not RunFolder(folder).metrics()
+        return "failed", text, not teller.has_stepped and not RunFolder(folder).metrics()
     RunFolder(folder).write("error.txt", traceback.format_exc())
-    if isinstance(error, MemoryError) or "allocate memory" in str(error):
-        return "out of memory", False
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (see {folder / 'error.txt'})", False
+    if isinstance(error, MemoryError) or "allocate memory" in text:
+        return "failed", "out of memory", False
+    return "failed", f"{type(error).__name__}: {text[:300]} (see {folder / 'error.txt'})", False
 
 
 class _Teller(Watcher):
@@ -186,6 +194,7 @@ class _Teller(Watcher):
 
     def __init__(self, sender: Connection) -> None:
         self._sender, self._told_at = sender, 0.0
+        self.has_plan = False
         self._training: Training | None = None
 
     @property
@@ -193,12 +202,8 @@ class _Teller(Watcher):
         """Whether the optimiser has taken a step: what fails later is no refusal."""
         return self._training is not None and self._training.progress.steps > 0
 
-    def trains(self, training: Training) -> None:
-        """Remember the training: it can be stopped."""
-        self._training = training
-
     def stop(self, *_: object) -> None:
-        """Let the training save after its step and stop; the second time, or before there is one, stop at once."""
+        """Let the training save after its step and stop; the second time, or before there is one, stop immediately."""
         if self._training is None or self._training.stop:
             sys.exit(STOPPED)
         self._training.stop = True
@@ -209,9 +214,14 @@ class _Teller(Watcher):
         self._told_at = now if due else self._told_at
         return due
 
-    def knows(self, metric: str, epochs: int) -> None:
+    def planned(self, plan: Plan) -> None:
         """Tell of the score and the epochs."""
-        self._sender.send(("knows", metric, epochs))
+        self.has_plan = True
+        self._sender.send(("knows", plan.task.metric, plan.config.epochs))
+
+    def trains(self, training: Training) -> None:
+        """Remember the training: it can be stopped."""
+        self._training = training
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Tell of the preparation."""
@@ -223,52 +233,25 @@ class _Teller(Watcher):
         if self._often_enough():
             self._sender.send(("stepped", epoch, share, loss))
 
-    def evaluated(self, record: dict[str, Any]) -> None:
+    def evaluated(self, epoch: Epoch) -> None:
         """Tell of an epoch."""
-        self._sender.send(("evaluated", record))
+        self._sender.send(("evaluated", epoch))
 
 
-def train_seed(job: Job, *, watcher: Watcher) -> None:
-    """Train one method with one seed, as `topoff train` does; then measure its gradient at the last weights.
+def train_job(job: Job, *, watcher: Watcher) -> None:
+    """Train one method with one seed, then measure its gradient at the last weights.
 
     Raises:
-        Unusable: there is no such graph, task, model or device.
-        ValueError: the method refuses the model or the graph, or training failed.
+        ValueError: there is no such graph, task, model or device, the method refuses the model or the graph, or
+            training failed.
     """
-    folder = RunFolder(job.folder)
-    load = _load_average()
-    data, chosen, task, choices = _open(job)
-    watcher.knows(task.metric, chosen.epochs)
-    encoding = getattr(data.get("names"), "encoding", None)
-    if encoding:  # before training: a run that is killed can predict, too
-        folder.write("encoding.json", encoding)
-    training = Training(chosen, data, folder=folder, listener=watcher, choices=choices)
-    watcher.trains(training)
-    training.run()
-    last = copy.deepcopy(training.parts.model.state_dict())
-    measured: dict[str, Any] = {"load": [load, _load_average()]}
-    if folder.finished:
-        measured = folder.read_json(MEASURED) if (job.folder / MEASURED).is_file() else measured
-    else:
-        write_result(training, command=job.command)
+    folder, before = RunFolder(job.folder), _load_average()
+    training = train_seed(job.config, folder, listener=watcher, command=job.command)
+    measured = read_measured(folder) or {"load": [before, _load_average()]}
     folder.write(MEASURED, measured)
     if job.gradients:
-        training.parts.model.load_state_dict(last)
         watcher.preparing("measuring the gradient", 0, 1)
         folder.write(MEASURED, measured | measure_gradient(training))
-
-
-def _open(job: Job) -> tuple[Data, Config, Task, list[Choice]]:
-    """Load the graph and choose what was left open; all that can fail here fails for every method."""
-    try:
-        data = graph_of(job.config)
-        chosen, choices = choose(job.config, data)
-        task = task_of(data.y, train_mask=data.train_mask, metric=chosen.metric, class_weight=chosen.class_weight)
-        device_of(chosen.device)
-        model_for(chosen, data, outputs=task.outputs)
-    except (ValueError, TypeError, OSError) as error:
-        raise Unusable(" ".join(str(error).split())) from error
-    return data, chosen, task, choices
 
 
 def _load_average() -> float | None:

@@ -46,6 +46,20 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def forget_peak() -> bool:
+    """Give freed memory back and measure the peak from here on; return whether the system can forget one (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to what is resident now
+    except OSError:
+        return False
+    return True
+
+
 def readable(size: float) -> str:
     """Write a number of bytes in a readable unit.
 

@@ -29,7 +29,7 @@ HIGHLIGHT = "top"
 class Look:
     """Say how a method is drawn, in plots and in their legend."""
 
-    colour: str
+    color: str
     dashes: str  # solid, dashed or dotted
     width: float
 
@@ -88,13 +88,13 @@ def _draw_methods(curves: Sequence[MethodCurve], *, against: str, label: str, ta
     least, most = min(float(x[x > 0].min(initial=math.inf)) for x in spans), max(float(x.max()) for x in spans)
     stretch, unit = choose_unit(most, "seconds") if against == "seconds" else (1, "")
     for curve, x in zip(curves, spans, strict=True):
-        colour, look = _drawn_colour(curve.name, curve.place), look_of(curve.name, curve.place)
+        color, look = _drawn_color(curve.name, curve.place), look_of(curve.name, curve.place)
         if curve.std.any():
             low, high = curve.mean - curve.std, curve.mean + curve.std
-            axes.fill_between(x * stretch, low, high, color=colour, alpha=0.12, linewidth=0)
+            axes.fill_between(x * stretch, low, high, color=color, alpha=0.12, linewidth=0)
         marker = "o" if len(x) <= 10 else ""
         style: dict[str, Any] = {"linestyle": look.dashes, "linewidth": look.width, "marker": marker, "markersize": 3}
-        axes.plot(x * stretch, curve.mean, color=colour, **style)
+        axes.plot(x * stretch, curve.mean, color=color, **style)
     if math.isfinite(target):
         axes.axhline(target, color=FAINT, linewidth=1, linestyle=":")
     if against == "epochs":
@@ -107,7 +107,7 @@ def _draw_methods(curves: Sequence[MethodCurve], *, against: str, label: str, ta
     return as_svg(axes, f"methods-{against}", label=f"Validation {label} against {against}: {said}")
 
 
-def _drawn_colour(name: str, place: int) -> str:
+def _drawn_color(name: str, place: int) -> str:
     return GREEN if name == HIGHLIGHT else PALETTE[place % len(PALETTE)]
 
 
@@ -130,8 +130,8 @@ def _draw_costs(costs: Mapping[str, tuple[Any, Any]]) -> Markup | None:
     slowest, largest = max(row[2] for row in known), max(row[3] for row in known)
     (per_second, unit), (per_mb, size) = choose_unit(slowest, "seconds"), choose_unit(largest, "memory")
     for name, place, seconds, memory in known:
-        colour, style = _drawn_colour(name, place), "o" if name == HIGHLIGHT else "osD"[place // len(PALETTE) % 3]
-        axes.plot(seconds * per_second, memory * per_mb, style, color=colour, markersize=8 if name == HIGHLIGHT else 5)
+        color, style = _drawn_color(name, place), "o" if name == HIGHLIGHT else "osD"[place // len(PALETTE) % 3]
+        axes.plot(seconds * per_second, memory * per_mb, style, color=color, markersize=8 if name == HIGHLIGHT else 5)
     if slowest > 30 * min(row[2] for row in known) > 0:
         _logarithmic(axes, "x")
     axes.margins(x=0.16, y=0.12)

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader
 from topoff.machine.files import replacing
 from topoff.report.plots import choose_unit, draw_plots
 from topoff.report.read import finite, read_run
+from topoff.training.records import Spread
 
 NOTHING = "\N{EN DASH}"
 
@@ -35,7 +36,7 @@ def build_report(run: Path) -> str:
     found = read_run(Path(run))
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.filters.update(number=number, plain=plain, part_of=part_of, largest=_largest)
-    title = str(found.result["dataset"] or Path(run).resolve().name)
+    title = str(found.result.dataset or Path(run).resolve().name)
     text: str = page.get_template("report.html.j2").render(title=title, run=found, plots=draw_plots(found))
     return text.encode(errors="replace").decode()  # half a surrogate pair in a name has no place in a file
 
@@ -67,10 +68,10 @@ def write_report(run: Path, *, out: Path | None = None) -> Path:
 def number(value: Any, kind: str = "plain") -> str:
     r"""Write a number, or a mean and its standard deviation, in units for people.
 
-    >>> number(0.91234, "share"), number({"mean": 90, "std": 3}, "seconds"), number(2048, "memory")
+    >>> number(0.91234, "share"), number(Spread(90, 3), "seconds"), number(2048, "memory")
     ('91.23\xa0%', '90.0 ± 3.0\xa0s', '2.00\xa0GB')
     """
-    mean, spread = (value.get("mean"), value.get("std")) if isinstance(value, dict) else (value, None)
+    mean, spread = (value.mean, value.std) if isinstance(value, Spread) else (value, None)
     if not finite(mean):
         return NOTHING
     scale, unit = choose_unit(abs(mean), kind)

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from topoff.report.read import SPLITS, Confusion, Run, finite
+from topoff.training.records import Result
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -64,8 +65,9 @@ def draw_plots(run: Run) -> dict[str, Any]:
     """Draw everything that the files of a run have; None for what they have not.
 
     >>> from topoff.report.read import Seed
-    >>> one = Seed("0", rows=[{"epoch": 1, "loss": 2.0}])
-    >>> drawn = draw_plots(Run((one,), result={}, config={}, command="", several=False, notes=()))
+    >>> from topoff.training.records import Epoch
+    >>> one = Seed("0", rows=[Epoch(1, loss=2.0)])
+    >>> drawn = draw_plots(Run((one,), result=Result(), config={}, command="", several=False, notes=()))
     >>> [name for name, plot in drawn.items() if plot]
     ['loss_epochs']
     """
@@ -150,12 +152,13 @@ def _curves(run: Run, keys: Sequence[str], *, against: str, label: str) -> Marku
     """Draw measurements of all seeds against epochs or seconds."""
     axes, said = new_axes(), []
     scale = 100 if label.endswith(", %") else 1
-    last = max((row["seconds"] for seed in run.seeds for row in seed.rows if finite(row.get("seconds"))), default=0)
+    last = max((row.seconds for seed in run.seeds for row in seed.rows if finite(row.seconds)), default=0)
     stretch, unit = choose_unit(last, "seconds") if against == "seconds" else (1, "")
     for key in keys:
         name = SPLITS.get(key, key)
         for seed in run.seeds:
-            rows = [row for row in seed.rows if finite(row.get(key)) and finite(row.get(against))]
+            lines = [row.line() for row in seed.rows]
+            rows = [line for line in lines if finite(line.get(key)) and finite(line.get(against))]
             rows = rows[: -1 : math.ceil(len(rows) / run.points) or 1] + rows[-1:]
             if rows:
                 points = [(row[against] * stretch, row[key] * scale) for row in rows]
@@ -176,10 +179,10 @@ def _curves(run: Run, keys: Sequence[str], *, against: str, label: str) -> Marku
 
 def _line(axes: Axes, points: list[tuple[float, float]], *, key: str, several: bool) -> None:
     """Draw one curve: thinner among several, with dots where it is short, logarithmic if the loss falls far."""
-    (x, y), (colour, dashes, width) = zip(*points, strict=True), LINES[key]
+    (x, y), (color, dashes, width) = zip(*points, strict=True), LINES[key]
     few = len(x) == 1 or (len(x) <= 25 and not several)
     look: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.7} if several else {"linewidth": width}
-    axes.plot(x, y, color=colour, linestyle=dashes, marker="o" if few else "", markersize=3, **look)
+    axes.plot(x, y, color=color, linestyle=dashes, marker="o" if few else "", markersize=3, **look)
     if key == "loss" and min(y) > 0 and max(y) > 1000 * min(y):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
@@ -189,13 +192,13 @@ def _line(axes: Axes, points: list[tuple[float, float]], *, key: str, several: b
 def _mark(axes: Axes, run: Run, *, keys: Sequence[str]) -> None:
     """Mark the refreshes of the first seed at the lower edge, or the best epoch of a single one."""
     if keys[0] in ("fidelity", "certificate"):
-        epochs = [row["epoch"] for row in run.seeds[0].rows if row.get("refreshed")]
+        epochs = [row.epoch for row in run.seeds[0].rows if row.refreshed]
         x = [value for epoch in epochs for value in (epoch, epoch, math.nan)]  # one path for all ticks
         width = 0.8 if len(epochs) <= 60 else 0.2
         axes.plot(x, [0, 0.05, 0] * len(epochs), color=INK, linewidth=width, transform=axes.get_xaxis_transform())
         axes.margins(y=0.12)
-    elif keys[0] == "train" and not run.several and finite(run.result.get("best_epoch")):
-        axes.axvline(run.result["best_epoch"], color=FAINT, linewidth=1, linestyle=":")
+    elif keys[0] == "train" and isinstance(run.result, Result) and finite(run.result.best_epoch):
+        axes.axvline(run.result.best_epoch, color=FAINT, linewidth=1, linestyle=":")
 
 
 def _draw_confusion(confusion: Confusion | None) -> Markup | None:
@@ -215,9 +218,9 @@ def _draw_confusion(confusion: Confusion | None) -> Markup | None:
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
     for row, column in np.argwhere(share > 0) if n <= 20 else ():  # more would not be legible
-        colour = "#ffffff" if share[row, column] > 60 else INK
+        color = "#ffffff" if share[row, column] > 60 else INK
         text = f"{share[row, column]:.0f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=size - 1, color=colour)
+        axes.text(column, row, text, ha="center", va="center", fontsize=size - 1, color=color)
     return as_svg(axes, "confusion", label=f"Confusion matrix of {n} classes, in per cent of each true class")
 
 

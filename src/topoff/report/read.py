@@ -4,26 +4,27 @@
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     _ = (Path(folder) / "metrics.jsonl").write_text('{"epoch": 1, "loss": 1.2, "val": 0.8}')
 ...     found = read_run(Path(folder))
->>> found.epochs, found.seeds[0].last["val"], found.seeds[0].result
+>>> found.epochs, found.seeds[0].last.val, found.seeds[0].result
 (1, 0.8, None)
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import statistics
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
+from topoff.training.records import Epoch, Result, Summary, summarize
+from topoff.training.run_folder import RunFolder, Settings
+
 POINTS = 1200  # of one curve, over all seeds: keeps the page small
 CLASSES = 50  # that a confusion matrix can show
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
-SUMMARISED = (*SPLITS, "epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "fidelity", "epochs")
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,21 @@ class Seed:
     name: str
     config: dict[str, Any] = field(default_factory=dict)
     command: str = ""
-    rows: list[dict[str, Any]] = field(default_factory=list)  # one per epoch
-    result: dict[str, Any] | None = None  # none: it was interrupted
+    rows: list[Epoch] = field(default_factory=list)
+    result: Result | None = None  # none: it was interrupted
     details: dict[str, Any] = field(default_factory=dict)
     confusion: Confusion | None = None
     notes: tuple[str, ...] = ()
 
     @property
-    def last(self) -> dict[str, Any]:
+    def last(self) -> Result:
         """Return the result, or the last measurements of an interrupted seed."""
         return self.result or _last(self.rows)
 
     @property
     def refreshes(self) -> int:
         """Count the refreshes."""
-        return sum(bool(row.get("refreshed")) for row in self.rows)
+        return sum(row.refreshed for row in self.rows)
 
     @property
     def batches(self) -> list[dict[str, Any]]:
@@ -85,7 +86,7 @@ class Run:
     """Hold a run of one or several seeds, and its result (what is known so far of an interrupted one)."""
 
     seeds: tuple[Seed, ...]
-    result: dict[str, Any]
+    result: Result | Summary
     config: dict[str, Any]
     command: str
     several: bool
@@ -94,9 +95,9 @@ class Run:
     @property
     def regression(self) -> bool:
         """Say whether scores are plain numbers; a run without a result is judged by its scores."""
-        if "task" in self.result:
-            return bool(self.result["task"] == "regression")
-        scores = [row.get(split) for seed in self.seeds for row in seed.rows for split in SPLITS]
+        if self.result.task:
+            return self.result.task == "regression"
+        scores = [score for seed in self.seeds for row in seed.rows for score in (row.train, row.val, row.test)]
         return self.metric in ("r2", "rmse", "mae") or any(finite(value) and not 0 <= value <= 1 for value in scores)
 
     @property
@@ -112,12 +113,12 @@ class Run:
     @property
     def broken(self) -> int:
         """Count the epochs whose loss is no finite number."""
-        return sum("loss" in row and not finite(row["loss"]) for seed in self.seeds for row in seed.rows)
+        return sum(not finite(row.loss) for seed in self.seeds for row in seed.rows)
 
     @property
     def metric(self) -> str:
         """Name the score."""
-        name = str(self.result.get("metric") or self.config.get("metric") or "score")
+        name = str(self.result.metric or self.config.get("metric") or "score")
         return "score" if name == "auto" else name.replace("_", " ")
 
 
@@ -131,23 +132,25 @@ def read_run(folder: Path) -> Run:
         ValueError: the folder is no run, or a file in it cannot be read.
     """
     inner = sorted(folder.glob("seed-*/"), key=lambda path: (len(path.name), path.name))  # seed-2 before seed-10
-    own = _read_seed(folder, name="0")
+    own, summary = _read_seed(folder, name="0"), _read_summary(folder)
     if not (own.rows or own.result or own.config or own.notes or inner):
         raise ValueError(
             f"Expected run to be a folder with metrics.jsonl, result.json or seed-<s> folders (got {folder}); "
             "give the folder that 'topoff train' wrote."
         )
-    several = bool(inner) or "runs" in (own.result or {})
-    if not several:
-        return _assembled([own], own, notes=_notes(own, "This run"), several=False)
+    if not inner and summary is None:
+        return _assembled([own], own, result=own.last, notes=_notes(own, "This run"), several=False)
     seeds = [_read_seed(path, name=path.name.removeprefix("seed-")) for path in inner]
-    seeds = seeds or [Seed(str(result.get("seed", "")), result=result) for result in (own.result or {})["runs"]]
+    if summary is not None:
+        seeds = seeds or [Seed(str("" if run.seed is None else run.seed), result=run) for run in summary.runs]
     notes = [note for seed in seeds for note in _notes(seed, f"Seed {seed.name}")]
-    if own.result is None:
+    if summary is None:
         finished = sum(seed.result is not None for seed in seeds)
         count = f"{finished} of the {len(seeds)} seeds that it began"
-        notes.insert(0, f"This run was interrupted, or still goes on: {count} are finished.")
-    return _assembled(seeds, own, notes=notes, several=True)
+        notes.insert(0, f"This run was interrupted, or is still running: {count} are finished.")
+        known = [seed.last for seed in seeds if seed.result] or [seed.last for seed in seeds]
+        summary = summarize(known, command=known[0].command, partial=True)
+    return _assembled(seeds, own, result=summary, notes=notes, several=True)
 
 
 def finite(value: object) -> TypeGuard[float]:
@@ -159,109 +162,51 @@ def finite(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _assembled(seeds: list[Seed], own: Seed, *, notes: list[str], several: bool) -> Run:
-    """Put a run together; where its own result is missing, from what its seeds have."""
-    single = [seed.last for seed in seeds if seed.result] or [seed.last for seed in seeds]
-    result = own.result or (_summary(single) if several else single[0])
+def _assembled(seeds: list[Seed], own: Seed, *, result: Result | Summary, notes: list[str], several: bool) -> Run:
+    """Put a run together; what its result does not name, its settings do."""
     config = own.config or seeds[0].config
-    command = str(result.get("command") or own.command or seeds[0].command)
-    named = {key: result.get(key) or config.get(key) or "" for key in ("dataset", "model", "method")}
-    return Run(tuple(seeds), result | named, config, command, several, tuple(notes))
+    command = result.command or own.command or seeds[0].command
+    named: dict[str, Any] = {
+        key: str(vars(result)[key] or config.get(key) or "") for key in ("dataset", "model", "method")
+    }
+    return Run(tuple(seeds), dataclasses.replace(result, **named), config, command, several, tuple(notes))
 
 
 def _notes(seed: Seed, who: str) -> list[str]:
     """Say what is missing of a seed."""
-    when = f"after epoch {seed.rows[-1]['epoch']}" if seed.rows else "before its first epoch ended"
-    missing = f"{who} was interrupted {when}, or still goes on: without result.json, the numbers are the last measured."
+    when = f"after epoch {seed.rows[-1].epoch}" if seed.rows else "before its first epoch ended"
+    missing = f"{who} was interrupted {when}, or is still running: without result.json, the last numbers are shown."
     return [*([] if seed.result else [missing]), *seed.notes]
 
 
-def _last(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _last(rows: list[Epoch]) -> Result:
     """Collect the last measurement of everything, in the form of a result."""
     keys = (*SPLITS, "fidelity", "certificate", "seconds")
-    found = {key: row[key] for row in rows for key in keys if finite(row.get(key))}
-    if rows:
-        found["epochs"] = rows[-1]["epoch"]
-        found["epoch_seconds"] = (
-            found["seconds"] / found["epochs"] if found.get("seconds") and found["epochs"] else None
-        )
-    return found
-
-
-def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give mean and unbiased standard deviation of every number over seeds; the rest is that of the first."""
-    found = {
-        key: value for key, value in results[0].items() if key not in ("best_epoch", "certificate", "steps", "seed")
+    found: dict[str, Any] = {
+        key: value for row in rows for key, value in vars(row).items() if key in keys and finite(value)
     }
-    for key in SUMMARISED:
-        values = [result[key] for result in results if finite(result.get(key))]
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        found[key] = {"mean": statistics.fmean(values), "std": spread} if values else None
-    return found
+    if rows:
+        found["epochs"] = rows[-1].epoch
+        found["epoch_seconds"] = found["seconds"] / rows[-1].epoch if found.get("seconds") and rows[-1].epoch else None
+    return Result(**found)
 
 
 def _read_seed(folder: Path, *, name: str) -> Seed:
     """Read the files of one seed, each of which may be missing."""
-    rows, notes = _read_metrics(folder / "metrics.jsonl")
-    config, command = _read_config(folder / "config.toml")
-    result, details = (_read_object(folder / file) for file in ("result.json", "details.json"))
-    confusion = _confusion(details or {}, path=folder / "details.json")
-    return Seed(str((result or {}).get("seed", name)), config, command, rows, result, details or {}, confusion, notes)
+    run, metrics = RunFolder(folder), RunFolder(folder).read_metrics()
+    cut = (f"The last line of {folder.name}/metrics.jsonl was cut off and is left out.",) if metrics.cut else ()
+    settings = run.settings() if (folder / "config.toml").is_file() else Settings({}, "", {})
+    result = run.result() if run.finished else None
+    details = run.read_json("details.json") if (folder / "details.json").is_file() else {}
+    confusion = _confusion(details, path=folder / "details.json")
+    name = name if result is None or result.seed is None else str(result.seed)
+    return Seed(name, settings.keys, settings.command, metrics.epochs, result, details, confusion, cut)
 
 
-def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Read one object per line and epoch; a last line that was cut off is dropped, with a note."""
-    rows: list[dict[str, Any]] = []
-    lines = [(number, line) for number, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip()]
-    for number, line in lines:
-        try:
-            row = _parse(line, path=path, line=number)
-        except ValueError:
-            if number < lines[-1][0]:
-                raise
-            return rows, (f"The last line of {path.parent.name}/{path.name} was cut off and is left out.",)
-        epoch = row.get("epoch")
-        if not isinstance(epoch, int):
-            raise ValueError(f"Expected {path} to give each line an epoch (got {epoch!r} in line {number}); repair it.")
-        while rows and rows[-1]["epoch"] >= epoch:  # a resumed run repeats the epochs after its checkpoint
-            rows.pop()
-        rows.append(row)
-    return rows, ()
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no file."""
-    return _parse(_bytes(path), path=path) if path.exists() else None
-
-
-def _parse(text: bytes, *, path: Path, line: int = 1) -> dict[str, Any]:
-    """Parse a JSON object that starts in some line of a file."""
-    try:
-        found = json.loads(text.decode())
-    except json.JSONDecodeError as error:
-        reason, line = error.msg, line + error.lineno - 1
-    except UnicodeDecodeError as error:
-        reason, line = "bytes that are not UTF-8", line + text.count(b"\n", 0, error.start)
-    else:
-        if isinstance(found, dict):
-            return found
-        reason = f"a {type(found).__name__}"
-    raise ValueError(f"Expected {path} to hold a JSON object (got {reason} in line {line}); repair it or run again.")
-
-
-def _read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """Read the settings, and the command from the comment in the first line."""
-    try:
-        text = _bytes(path).decode()
-        config = tomllib.loads(text)
-    except ValueError as error:
-        raise ValueError(f"Expected {path} to hold TOML (got {error}); repair it or run again.") from error
-    return config, text.partition("\n")[0].removeprefix("#").strip() if text.startswith("#") else ""
-
-
-def _bytes(path: Path) -> bytes:
-    """Read a file; nothing where there is none."""
-    return path.read_bytes() if path.is_file() else b""
+def _read_summary(folder: Path) -> Summary | None:
+    """Read the result of several seeds; None where there is none."""
+    found = RunFolder(folder).read_json("result.json") if RunFolder(folder).finished else {}
+    return Summary.of(found) if "runs" in found else None
 
 
 def _confusion(details: dict[str, Any], *, path: Path) -> Confusion | None:

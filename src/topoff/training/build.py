@@ -17,6 +17,19 @@ from topoff.models.by_name import OPTIONS, make_model
 from topoff.models.networks import degree_histogram
 from topoff.tasks.task import Task, task_of
 from topoff.training.config import Config
+from topoff.training.defaults import Choice, choose
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold what is about to be trained: settings that leave nothing open, and what follows from them and a graph."""
+
+    config: Config
+    choices: list[Choice]  # what was left open, and is set in `config`
+    data: Data
+    task: Task
+    classes: list[str]  # the user's own names of the classes
+    model: nn.Module  # initialised, on its device
 
 
 @dataclass(frozen=True)
@@ -28,16 +41,34 @@ class Parts:
     method: Method
 
 
-def make_parts(config: Config, data: Data, *, progress: Progress | None = None) -> Parts:
-    """Build task, model and method from settings that leave nothing open."""
+def make_plan(config: Config, data: Data) -> Plan:
+    """Choose what the settings leave open from the graph; find the task and build the model.
+
+    Raises:
+        ValueError: there is no such metric, model or device, or it does not suit the graph.
+    """
+    chosen, choices = choose(config, data)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
     torch.manual_seed(config.seed)
-    model = model_for(config, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
-    kind = METHODS[config.method]
+    model = model_for(chosen, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
+    return Plan(chosen, choices, data, task, class_names(data, task), model)
+
+
+def make_parts(plan: Plan, *, progress: Progress | None = None) -> Parts:
+    """Put the method of a plan beside its task and model."""
+    config, kind = plan.config, METHODS[plan.config.method]
     given = {name: getattr(config, name) for name in kind.settings}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
-    return Parts(task, model, kind(model, data, **settings, **shared))
+    return Parts(plan.task, plan.model, kind(plan.model, plan.data, **settings, **shared))
+
+
+def class_names(data: Data, task: Task) -> list[str]:
+    """Return the user's own names of the classes, or their numbers; none for regression."""
+    if task.kind == "regression":
+        return []
+    names = getattr(data.get("names"), "class_names", None)
+    return [str(name) for name in names[: task.outputs]] if names else [str(number) for number in range(task.outputs)]
 
 
 def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:

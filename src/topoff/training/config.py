@@ -220,8 +220,8 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def write_toml(config: Config, *, command: str) -> str:
-    """Return the settings as flat TOML whose first line is the command.
+def write_toml(config: Config, *, command: str, reasons: Mapping[str, str] | None = None) -> str:
+    """Return the settings as flat TOML whose first line is the command; `reasons` say why settings were chosen.
 
     >>> print(write_toml(make_config({"dataset": "wordnet"}), command="topoff train wordnet").splitlines()[1])
     dataset = "wordnet"
@@ -230,7 +230,8 @@ def write_toml(config: Config, *, command: str) -> str:
     for key in FIELDS:
         value = getattr(config, key)
         if value is not None:
-            lines.append(f"{key} = {_toml(value)}")
+            why = f"  # chosen: {reasons[key]}" if reasons and key in reasons else ""
+            lines.append(f"{key} = {_toml(value)}{why}")
     return "\n".join(lines) + "\n"
 
 

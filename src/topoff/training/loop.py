@@ -11,8 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,17 +20,22 @@ from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import RelativeError
 from topoff.data.layout import SPLITS
-from topoff.machine.cache import content_hash
 from topoff.machine.memory import peak_memory
 from topoff.tasks.task import Task
-from topoff.training.build import learning_rate, make_optimizer, make_parts
-from topoff.training.config import Config
-from topoff.training.defaults import Choice
+from topoff.training.build import Plan, learning_rate, make_optimizer, make_parts
+from topoff.training.records import Epoch
 from topoff.training.run_folder import Checkpoint, RunFolder
+from topoff.training.state import RunState, generator_state, origin, refuse_difference, set_generator_state
 
 
 class Listener:
     """Hear what happens; every method may be overridden."""
+
+    def planned(self, plan: Plan) -> None:
+        """Hear what is about to be trained."""
+
+    def trains(self, training: Training) -> None:
+        """Hear of the training itself, before its first step: it can be stopped."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Hear how far the preparation is."""
@@ -39,28 +43,8 @@ class Listener:
     def stepped(self, epoch: int, share: float, loss: float) -> None:
         """Hear of a step: the epoch (from 1), the share of it that is done, and the loss."""
 
-    def evaluated(self, record: dict[str, Any]) -> None:
+    def evaluated(self, epoch: Epoch) -> None:
         """Hear of the end of an epoch: its line in metrics.jsonl."""
-
-
-@dataclass
-class Progress:
-    """Hold where a run stands, besides tensors; JSON-able."""
-
-    epoch: int = 0  # finished ones
-    steps: int = 0
-    loss_sum: float = 0.0  # of the steps of the current epoch
-    loss_count: int = 0
-    seconds: float = 0.0  # of everything after the preparation
-    train_seconds: float = 0.0  # of steps and refreshes
-    preprocess_seconds: float = 0.0
-    best: dict[str, Any] | None = None  # epoch and scores at the best validation
-    waited: int = 0  # evaluations since
-    stopped_early: bool = False
-    fidelity: float | None = None
-    refreshed_at: int = -1  # epoch that an evaluation's refresh was made for
-    peak: int = 0
-    train_peak: int = 0  # before the first evaluation
 
 
 def batch_loss(task: Task, out: Tensor, batch: Data) -> Tensor:
@@ -70,51 +54,29 @@ def batch_loss(task: Task, out: Tensor, batch: Data) -> Tensor:
     return task.loss(out[mask], batch.y[: len(out)][mask], node_weight=weight)
 
 
-def data_hash(data: Data) -> str:
-    """Hash what training depends on."""
-    names = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "edge_attr")
-    return content_hash(*(data[name].numpy() for name in names if data.get(name) is not None))
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that results depend on."""
-    names = ("topoff", "torch", "torch_geometric", "numpy", "scipy", "kaminpar", "pymetis")
-    return {name: version(name) for name in names}
-
-
 class Training:
     """Train one model with one seed, in one folder.
 
     Args:
-        config: settings with nothing left open (see `choose`).
-        data: the graph.
+        plan: what is trained.
         folder: where the run is written.
         listener: told what happens.
-        choices: what was chosen for the user, for the record.
+        inherited: peak memory that the process had before the run, in bytes; 0 where `forget_peak` could forget it.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        data: Data,
-        *,
-        folder: RunFolder,
-        listener: Listener | None = None,
-        choices: list[Choice] | None = None,
-    ) -> None:
-        self.config, self.data, self.folder = config, data, folder
-        self.listener, self.choices = listener or Listener(), choices or []
-        self.parts = make_parts(config, data, progress=self.listener.preparing)
-        self.optimizer = make_optimizer(config, self.parts.model, self.parts.method.parameters())
-        self.progress = Progress()
+    def __init__(self, plan: Plan, *, folder: RunFolder, listener: Listener | None = None, inherited: int = 0) -> None:
+        self.plan, self.config, self.data, self.folder = plan, plan.config, plan.data, folder
+        self.listener, self._inherited = listener or Listener(), inherited
+        self.parts = make_parts(plan, progress=self.listener.preparing)
+        self.optimizer = make_optimizer(self.config, self.parts.model, self.parts.method.parameters())
+        self.progress = RunState()
         self.best_weights: dict[str, Tensor] = {}
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
-        self._masks = {name: data[f"{name}_mask"] for name in SPLITS}
+        self._masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         self._saved_at = time.monotonic()
-        # once: large graphs take seconds to hash
-        self._origin: dict[str, Any] = {"data": data_hash(data), "versions": versions()}
+        self._origin = origin(self.data)  # once: large graphs take seconds to hash
 
-    def run(self) -> Progress:
+    def run(self) -> RunState:
         """Train to the end, from the checkpoint where there is one; raise KeyboardInterrupt, saved, when stopped."""
         checkpoint = self.folder.load()
         start = time.perf_counter()
@@ -147,14 +109,14 @@ class Training:
             self._save_if_due()
         loss = progress.loss_sum / max(1, progress.loss_count)
         progress.epoch, progress.loss_sum, progress.loss_count = number + 1, 0.0, 0
-        record: dict[str, Any] = {"epoch": number + 1, "loss": loss, "lr": rate}
-        record["refreshed"] = self.parts.method.refreshed_at == number != progress.refreshed_at
-        if progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs:
-            found = self._evaluate()
-            record |= found | {"refreshed": found["refreshed"] or record["refreshed"]}
-        record["seconds"], record["train_seconds"] = round(progress.seconds, 4), round(progress.train_seconds, 4)
-        self.folder.append(record)
-        self.listener.evaluated(record)
+        refreshed = self.parts.method.refreshed_at == number != progress.refreshed_at
+        due = progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs
+        found = self._evaluate() if due else {"refreshed": False}
+        found |= {"refreshed": found["refreshed"] or refreshed}
+        found |= {"seconds": round(progress.seconds, 4), "train_seconds": round(progress.train_seconds, 4)}
+        epoch = Epoch(number + 1, loss, rate, **found, evaluated=due)
+        self.folder.append(epoch)
+        self.listener.evaluated(epoch)
         self._save_if_due()
 
     def _timed_batches(self) -> Iterator[Data]:
@@ -204,8 +166,8 @@ class Training:
         last = progress.epoch == self.config.epochs or may_stop
         if progress.epoch == self.config.epochs:
             method.freeze()  # no epoch would use a refresh
-        if not progress.train_peak:  # later the evaluation's own is in it
-            progress.train_peak = peak_memory()
+        if progress.best is None:  # the first one: later the evaluation's own peak is in it
+            progress.train_peak = peak if (peak := peak_memory()) > self._inherited else 0
         nodes, seen = (None, method.outputs()) if last else method.sample(progress.epoch)
         before = time.perf_counter()
         out, refreshed = method.exact()
@@ -276,7 +238,7 @@ class Training:
             ValueError: the graph or a version is not the one that the run began with.
         """
         state, tensors = checkpoint.state, checkpoint.tensors
-        self._refuse_difference(state)
+        refuse_difference(state, self._origin)
         torch.set_num_threads(state["threads"])  # sums depend on it to the last bit
         self.parts.model.load_state_dict(tensors["model"])
         self.parts.method.restore(state["method"], tensors.get("fitted", {}))
@@ -286,40 +248,9 @@ class Training:
             moments.setdefault(int(number), {})[key] = tensor
         self.optimizer.load_state_dict({"state": moments, "param_groups": state["groups"]})
         self.best_weights = tensors.get("best", {})
-        self.progress = Progress(**state["progress"])
+        self.progress = RunState(**state["progress"])
         self.folder.keep_metrics(self.progress.epoch)
         set_generator_state(tensors["generator"])
-
-    def _refuse_difference(self, state: dict[str, Any]) -> None:
-        """Refuse to go on with another graph or other versions."""
-        content, now = self._origin["data"], self._origin["versions"]
-        if state["data"] != content:
-            raise ValueError(
-                f"Expected the graph that the run began with (got another one: content {content[:8]} "
-                f"instead of {state['data'][:8]}); restore the data, or start a new run."
-            )
-        pairs = [(name, old, now.get(name)) for name, old in state["versions"].items()]
-        changed = [f"{name} {old} -> {new}" for name, old, new in pairs if new != old]
-        if changed:
-            raise ValueError(
-                f"Expected the versions that the run began with (got {', '.join(changed)}); install those, or start a "
-                "new run."
-            )
-
-
-def generator_state() -> dict[str, Tensor]:
-    """Return the state of torch's generators."""
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def set_generator_state(state: dict[str, Tensor]) -> None:
-    """Restore the state of torch's generators."""
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
 
 
 def _error(exact: Tensor, seen: Tensor, *, nodes: Tensor | None) -> float:

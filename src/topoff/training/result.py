@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import platform
-import statistics
 from dataclasses import asdict
 from typing import Any
 
@@ -15,52 +15,51 @@ from torch import Tensor
 from topoff.data.describe import degree_histogram
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import machine
-from topoff.training.loop import Training, versions
-from topoff.training.trained import class_names
+from topoff.training.loop import Training
+from topoff.training.records import Result
+from topoff.training.state import versions
 
 POINTS = 1000  # of a regression's scatter plot
-AVERAGED = ("epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "train_peak_rss_mb", "fidelity", "epochs")
 
 
-def result_of(training: Training, *, command: str) -> dict[str, Any]:
+def result_of(training: Training, *, command: str) -> Result:
     """Return the record of a finished run; seconds are wall-clock, memory is the peak of the process."""
     config, progress, data = training.config, training.progress, training.data
     task = training.parts.task
     best = progress.best or dict.fromkeys(("epoch", *SPLITS))
-    certificate = training.parts.method.certificate_
-    return {
+    return Result(
         **{name: best[name] for name in SPLITS},
-        "metric": task.metric,
-        "task": task.kind,
-        "outputs": task.outputs,
-        "center": task.center,
-        "scale": task.scale,
-        "classes": class_names(data, task),
-        "best_epoch": best["epoch"],
-        "epochs": progress.epoch,
-        "steps": progress.steps,
-        "seconds": round(progress.seconds + progress.preprocess_seconds, 3),
-        "preprocess_seconds": round(progress.preprocess_seconds, 3),
-        "epoch_seconds": round(progress.train_seconds / max(1, progress.epoch), 4),
-        "peak_rss_mb": round(progress.peak / 2**20, 1),
-        "train_peak_rss_mb": round(progress.train_peak / 2**20, 1),
-        "fidelity": progress.fidelity,
-        "certificate": certificate,
-        "parameters": sum(parameter.numel() for parameter in training.parts.model.parameters()),
-        "dataset": config.dataset,
-        "nodes": int(data.num_nodes or 0),
-        "edges": data.edge_index.size(1),
-        "features": data.num_features,
-        "model": config.model,
-        "method": config.method,
-        "seed": config.seed,
-        "stopped_early": progress.stopped_early,
-        "command": command,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **versions()},
-        "machine": machine(),
-        "chosen": [asdict(choice) for choice in training.choices],
-    }
+        metric=task.metric,
+        task=task.kind,
+        outputs=task.outputs,
+        center=task.center,
+        scale=task.scale,
+        classes=training.plan.classes,
+        best_epoch=best["epoch"],
+        epochs=progress.epoch,
+        steps=progress.steps,
+        seconds=round(progress.seconds + progress.preprocess_seconds, 3),
+        preprocess_seconds=round(progress.preprocess_seconds, 3),
+        epoch_seconds=round(progress.train_seconds / max(1, progress.epoch), 4),
+        peak_rss_mb=round(progress.peak / 2**20, 1),
+        train_peak_rss_mb=round(progress.train_peak / 2**20, 1) or None,
+        fidelity=progress.fidelity,
+        certificate=training.parts.method.certificate_,
+        parameters=sum(parameter.numel() for parameter in training.parts.model.parameters()),
+        dataset=config.dataset,
+        nodes=int(data.num_nodes or 0),
+        edges=data.edge_index.size(1),
+        features=data.num_features,
+        model=config.model,
+        method=config.method,
+        seed=config.seed,
+        stopped_early=progress.stopped_early,
+        command=command,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        versions={"python": platform.python_version(), **versions()},
+        machine=machine(),
+        chosen=[asdict(choice) for choice in training.plan.choices],
+    )
 
 
 def details_of(training: Training, out: Tensor) -> dict[str, Any]:
@@ -75,48 +74,29 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
         truth, predicted = data.y[test].view(-1), task.predictions(out)[test]
         step = max(1, -(-len(truth) // POINTS))  # rounded up: evenly over all of them
         return details | {"scatter": torch.stack([truth, predicted], dim=1)[::step].tolist()}
-    names = class_names(data, task)
+    names = training.plan.classes
     if task.kind == "multilabel":
         return details | {"classes": names, "per_class": _per_label(out[test] > 0, data.y[test] > 0.5, names)}
     confusion = _confusion(data.y[test], out[test].argmax(dim=1), classes=task.outputs)
     return details | {"classes": names, "confusion": confusion.tolist(), "per_class": _per_class(confusion, names)}
 
 
-def write_result(training: Training, *, command: str) -> dict[str, Any]:
-    """Write the best weights, the details and the result of a training that has come to its end; return the result."""
+def write_result(training: Training, *, command: str) -> Result:
+    """Write the best weights, the details and the result of a training that has come to its end; return the result.
+
+    The model keeps its last weights; the best ones are in `training.best_weights`.
+    """
     folder, model = training.folder, training.parts.model
-    result = result_of(training, command=command)
+    result, last = result_of(training, command=command), copy.deepcopy(model.state_dict())
     if training.best_weights:
         model.load_state_dict(training.best_weights)
     folder.save_model(model.state_dict())
     training.parts.method.freeze()  # what training left is still to be measured
     out, _ = training.parts.method.exact()
     folder.write("details.json", details_of(training, out.cpu()))
-    folder.write("result.json", result)
-    return folder.read_json("result.json")
-
-
-def summarise(results: list[dict[str, Any]], *, command: str) -> dict[str, Any]:
-    """Return the record of a run of several seeds: means and unbiased standard deviations.
-
-    >>> rows = [{"test": 0.5, "seed": 0}, {"test": 0.7, "seed": 1}]
-    >>> mean_std([row["test"] for row in rows])
-    {'mean': 0.6, 'std': 0.14142135623730948}
-    """
-    first = results[0]
-    shared = ["metric", "task", "dataset", "nodes", "edges", "features", "model", "method", "parameters"]
-    shared += ["date", "versions", "machine", "chosen"]
-    scores = {name: mean_std([result.get(name) for result in results]) for name in (*SPLITS, *AVERAGED)}
-    seeds = [result["seed"] for result in results]
-    return {**{name: first[name] for name in shared}, "seeds": seeds, **scores, "command": command, "runs": results}
-
-
-def mean_std(values: list[float | None]) -> dict[str, float | None]:
-    """Return the mean and the unbiased standard deviation; 0 for one value, none where a value is missing."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return {"mean": None, "std": None}
-    return {"mean": statistics.fmean(known), "std": statistics.stdev(known) if len(known) > 1 else 0.0}
+    folder.write("result.json", result.json())
+    model.load_state_dict(last)
+    return folder.result()
 
 
 def _confusion(truth: Tensor, predicted: Tensor, *, classes: int) -> np.ndarray[Any, Any]:

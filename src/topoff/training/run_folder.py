@@ -1,6 +1,6 @@
 """The folder of a run: settings, metrics, result and checkpoint, each written so that a killed process leaves it whole.
 
-runs/<id>/config.toml          settings; the first line is the command
+runs/<id>/config.toml          settings; the first line is the command, a comment says why a value was chosen
 runs/<id>/metrics.jsonl        one line per epoch
 runs/<id>/result.json          the scores, at the end
 runs/<id>/details.json         what the report shows beyond them
@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topoff.machine.files import replacing
+from topoff.training.config import Config, make_config
+from topoff.training.records import Epoch, Result
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Weights = dict[str, "Tensor"]
 CHECKPOINT = Path("checkpoint") / "latest.safetensors"
+CHOSEN = re.compile(r'^(\w+) = (?:"[^"]*"|[^"#\n]*)  # chosen: (.+)$', re.MULTILINE)  # a setting, and why
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,37 @@ class Checkpoint:
     tensors: dict[str, Weights] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Hold what config.toml says."""
+
+    keys: dict[str, Any]  # as they stand in the file; none of them need be a setting of this version
+    command: str  # that began the run
+    reasons: dict[str, str]  # of the settings that were chosen from the graph: why, by key
+
+    @property
+    def config(self) -> Config:
+        """Return the validated settings."""
+        return make_config(self.keys)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Hold the lines of metrics.jsonl."""
+
+    epochs: list[Epoch]
+    cut: bool = False  # whether a last line was dropped, which a killed process had not finished
+
+
 class RunFolder:
     """Read and write the files of one run.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     folder = RunFolder(Path(place) / "run").create()
-    ...     folder.append({"epoch": 1, "loss": 0.5})
-    ...     folder.metrics()
-    [{'epoch': 1, 'loss': 0.5}]
+    ...     folder.append(Epoch(1, loss=0.5))
+    ...     folder.metrics()[0].loss
+    0.5
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -57,7 +84,7 @@ class RunFolder:
             raise FileExistsError(f"Expected --out to be a folder (got the file {self.path}); choose another place.")
         if (self.path / "config.toml").is_file():
             raise FileExistsError(
-                f"Expected --out to be a new folder (got {self.path}, which holds a run); go on with --resume "
+                f"Expected --out to be a new folder (got {self.path}, which holds a run); resume it with --resume "
                 f"{self.path}, start anew with --overwrite, or choose another --out."
             )
         if self.path.is_dir() and any(self.path.iterdir()):
@@ -94,39 +121,73 @@ class RunFolder:
             FileNotFoundError, ValueError: there is none, or it is damaged.
         """
         path = self.path / name
-        try:
-            found: dict[str, Any] = json.loads(path.read_text())
-        except FileNotFoundError as error:
+        if not path.is_file():
             raise FileNotFoundError(
-                f"Expected {path} (got no such file); the run has not finished: go on with topoff train --resume "
+                f"Expected {path} (got no such file): the run has not finished; resume it with topoff train --resume "
                 f"{self.path}."
-            ) from error
-        except json.JSONDecodeError as error:
-            raise ValueError(f"Expected {path} to be JSON (got {error}); train again.") from error
-        return found
+            )
+        return _parse(path.read_bytes(), path=path)
+
+    def settings(self) -> Settings:
+        """Read config.toml.
+
+        Raises:
+            ValueError: it is no TOML.
+        """
+        path = self.path / "config.toml"
+        try:
+            text = path.read_bytes().decode()
+            keys = tomllib.loads(text)
+        except ValueError as error:
+            raise ValueError(f"Expected {path} to be TOML (got {error}); repair it, or train again.") from error
+        command = text.partition("\n")[0].removeprefix("#").strip() if text.startswith("#") else ""
+        return Settings(keys, command, dict(CHOSEN.findall(text)))
 
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
         return (self.path / "result.json").is_file()
 
-    def append(self, record: dict[str, Any]) -> None:
+    def result(self) -> Result:
+        """Read the result of one seed."""
+        return Result.of(self.read_json("result.json"))
+
+    def append(self, epoch: Epoch) -> None:
         """Add a line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(_plain(record)) + "\n")
+            file.write(_line(epoch))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the whole lines of metrics.jsonl; a last one that a killed process left unfinished is dropped."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.is_file() else []
-        try:
-            return [json.loads(line) for line in lines]
-        except json.JSONDecodeError as error:
-            raise ValueError(f"Expected {path} to have one JSON object per line (got {error}); train again.") from error
+    def read_metrics(self) -> Metrics:
+        """Read metrics.jsonl; of an epoch that was run again after a checkpoint, the last line counts.
+
+        Raises:
+            ValueError: a line that is not the last one is damaged, or has no epoch.
+        """
+        path, epochs = self.path / "metrics.jsonl", list[Epoch]()
+        content = path.read_bytes() if path.is_file() else b""
+        lines = [(number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip()]
+        for number, line in lines:
+            try:
+                found = _parse(line, path=path, line=number)
+            except ValueError:
+                if number < lines[-1][0]:
+                    raise
+                return Metrics(epochs, cut=True)
+            if not isinstance(found.get("epoch"), int):
+                got = f"{found.get('epoch')!r} in line {number}"
+                raise ValueError(f"Expected {path} to give each line an epoch (got {got}); repair it.")
+            while epochs and epochs[-1].epoch >= found["epoch"]:
+                epochs.pop()
+            epochs.append(Epoch.of(found))
+        return Metrics(epochs)
+
+    def metrics(self) -> list[Epoch]:
+        """Return the whole lines of metrics.jsonl."""
+        return self.read_metrics().epochs
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop the lines after some epochs: they are about to be written again."""
-        lines = [json.dumps(record) + "\n" for record in self.metrics() if record["epoch"] <= epochs]
+        lines = [_line(epoch) for epoch in self.metrics() if epoch.epoch <= epochs]
         _replace(self.path / "metrics.jsonl", "".join(lines).encode())
 
     # ---- tensors
@@ -144,7 +205,7 @@ class RunFolder:
             if checkpoint is None:
                 raise FileNotFoundError(
                     f"Expected a trained model in {self.path} (got no model.safetensors and no checkpoint); "
-                    f"go on with topoff train --resume {self.path}."
+                    f"resume it with topoff train --resume {self.path}."
                 )
             return checkpoint.tensors.get("best") or checkpoint.tensors["model"]
         return _load(self.path / "model.safetensors")[1]
@@ -194,6 +255,26 @@ def _replace(path: Path, content: bytes) -> None:
     """Write a file in one step."""
     with replacing(path) as draft:
         draft.write_bytes(content)
+
+
+def _line(epoch: Epoch) -> str:
+    """Write a line of metrics.jsonl."""
+    return json.dumps(_plain(epoch.line())) + "\n"
+
+
+def _parse(text: bytes, *, path: Path, line: int = 1) -> dict[str, Any]:
+    """Parse a JSON object that starts in some line of a file."""
+    try:
+        found = json.loads(text.decode())
+    except json.JSONDecodeError as error:
+        reason, line = error.msg, line + error.lineno - 1
+    except UnicodeDecodeError as error:
+        reason, line = "bytes that are not UTF-8", line + text.count(b"\n", 0, error.start)
+    else:
+        if isinstance(found, dict):
+            return found
+        reason = f"a {type(found).__name__}"
+    raise ValueError(f"Expected {path} to hold a JSON object (got {reason} in line {line}); repair it or run again.")
 
 
 def _plain(value: Any) -> Any:

@@ -18,9 +18,9 @@ from topoff.data.load import load
 from topoff.forward.predict import predict
 from topoff.machine.memory import peak_memory
 from topoff.tasks.task import Task, task_of
-from topoff.training.build import device_of, model_for
-from topoff.training.config import Config, make_config, parse_config
-from topoff.training.defaults import choose
+from topoff.training.build import class_names, device_of, model_for
+from topoff.training.config import Config, make_config
+from topoff.training.defaults import LARGE, choose
 from topoff.training.run_folder import RunFolder
 
 
@@ -29,12 +29,14 @@ class Trained:
     """Hold what a run leaves for later: settings, task, names and weights."""
 
     folder: RunFolder
-    config: Config
+    config: Config  # nothing is left open
     task: Task
     classes: list[str]
     encoding: dict[str, Any] | None
     weights: dict[str, Tensor]
     features: int  # columns of x that the model takes
+    nodes: int  # of the graph that it was trained on
+    data: Data | None = None  # that graph, where it had to be loaded
 
 
 def open_run(path: str | Path) -> Trained:
@@ -47,17 +49,20 @@ def open_run(path: str | Path) -> Trained:
     seeds = sorted(folder.path.glob("seed-*"))
     if seeds:
         raise ValueError(f"Expected the run of one seed (got {path}, which has {len(seeds)}); give {seeds[0]}.")
-    text = (folder.path / "config.toml").read_text()
-    config = make_config(parse_config(text, origin=str(folder.path / "config.toml")))
+    config = folder.settings().config
     weights = folder.load_model()
     encoding = folder.read_json("encoding.json") if (folder.path / "encoding.json").is_file() else None
     if folder.finished:
-        result = folder.read_json("result.json")
-        task = Task(result["task"], result["outputs"], result["metric"], center=result["center"], scale=result["scale"])
-        return Trained(folder, config, task, result["classes"], encoding, weights, result["features"])
+        result = folder.result()
+        # runs of older versions say here alone what was chosen
+        config = make_config(vars(config), {choice["what"]: choice["value"] for choice in result.chosen})
+        task = Task(result.task, result.outputs, result.metric, center=result.center, scale=result.scale)
+        sizes = (result.features or 0, result.nodes or 0)
+        return Trained(folder, config, task, result.classes, encoding, weights, *sizes)
     data = graph_of(config, encoding=encoding)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
-    return Trained(folder, config, task, class_names(data, task), encoding, weights, data.num_features)
+    sizes, names = (data.num_features, int(data.num_nodes or 0)), class_names(data, task)
+    return Trained(folder, choose(config, data)[0], task, names, encoding, weights, *sizes, data)
 
 
 def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: bool = True) -> Data:
@@ -70,21 +75,13 @@ def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: 
 def graph_for(trained: Trained, source: str | None, *, root: str | None, labels: bool) -> Data:
     """Load the run's own graph, or another one with features made in the same way."""
     if source is None and root is None:
-        return graph_of(trained.config, encoding=trained.encoding)
+        return graph_of(trained.config, encoding=trained.encoding) if trained.data is None else trained.data
     changed = make_config(vars(trained.config), {"dataset": source, "root": root})
     graph = graph_of(changed, encoding=trained.encoding, labels=labels)
     if labels and any(graph.get(name) is None for name in ("y", "train_mask", "val_mask", "test_mask")):
         name = changed.dataset
         raise ValueError(f"Expected {name} to have labels to score against (got none); use `topoff predict`.")
     return graph
-
-
-def class_names(data: Data, task: Task) -> list[str]:
-    """Return the user's own names of the classes, or their numbers; none for regression."""
-    if task.kind == "regression":
-        return []
-    names = getattr(data.get("names"), "class_names", None)
-    return [str(name) for name in names[: task.outputs]] if names else [str(number) for number in range(task.outputs)]
 
 
 def model_of(run: Trained, data: Data) -> nn.Module:
@@ -109,9 +106,10 @@ def model_of(run: Trained, data: Data) -> nn.Module:
 
 def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
     """Return the model's output for every node: exact, or as compensated batches give it; (n, outputs)."""
-    config, _ = choose(run.config, data)
-    model = model_of(run, data)
-    ratio = max(config.ratio or 1.0, 1 / max(1, int(data.num_nodes or 0)))  # another graph may be smaller
+    config, model, nodes = run.config, model_of(run, data), max(1, int(data.num_nodes or 0))
+    ratio = max(config.ratio or 1.0, 1 / nodes)  # another graph may be smaller
+    if nodes > run.nodes:  # or too large for batches of that many of its nodes
+        ratio = min(ratio, max(LARGE, ratio * run.nodes) / nodes)
     batches: dict[str, Any] = {"ratio": ratio, "batches": config.batches or "random"}
     if not compensated:
         return predict(model, data, **batches, seed=config.seed).cpu()

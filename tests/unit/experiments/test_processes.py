@@ -15,30 +15,30 @@ from torch_geometric.data import Data
 
 from graphs import communities
 from runs import MACHINE, make_metrics, make_result, write_json
-from topoff.experiments import processes as comparing
-from topoff.experiments import table as comparison
+from topoff.experiments import processes
+from topoff.experiments.columns import COLUMNS, best_of, cell
 from topoff.experiments.gradients import epoch_gradient, gradient_error, measure_gradient
-from topoff.experiments.jobs import Failure, Job, Watcher, config_of, parse_methods, prepare_folder, split_settings
+from topoff.experiments.jobs import Failure, Job, Watcher, config_of, parse_methods, split_settings
 from topoff.experiments.page import build_page, curve_of, write_page
-from topoff.experiments.processes import train_seed
+from topoff.experiments.processes import train_job
 from topoff.experiments.table import (
-    COLUMNS,
     Finished,
-    best_of,
-    cell,
     default_target,
     make_row,
     make_table,
     time_to_target,
+    write_summaries,
 )
 from topoff.machine.memory import free_memory
 from topoff.methods.registry import METHODS
 from topoff.report.page import NOTHING
-from topoff.report.read import Seed
 from topoff.tasks.task import Task
+from topoff.training.build import make_plan
 from topoff.training.config import make_config, write_toml
 from topoff.training.loop import Training
+from topoff.training.records import Epoch, Result
 from topoff.training.run_folder import RunFolder
+from topoff.training.trained import graph_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 SETTINGS: dict[str, Any] = {"dataset": "graph", "batches": "random", "ratio": 0.25, "rank": 8, "refresh": "every=1"}
@@ -93,16 +93,6 @@ def test_what_all_methods_share_is_not_set_for_one(name: str) -> None:
     assert split_settings({name: 1}, ["top"]) == ({name: 1}, {"top": {}})
 
 
-def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
-    job = Job(make_config(SETTINGS), tmp_path / "top" / "seed-0", "topoff compare graph")
-    prepare_folder(job)
-    before = (job.folder / "config.toml").read_bytes()
-    prepare_folder(job)
-    assert (job.folder / "config.toml").read_bytes() == before
-    with pytest.raises(ValueError, match=r"began with \(got lr: 0\.02 -> 0\.5\); take those, or choose another --out"):
-        prepare_folder(Job(make_config(SETTINGS, {"lr": 0.5}), job.folder, "topoff compare graph"))
-
-
 # ---- gradients
 
 
@@ -111,7 +101,7 @@ def graph(**options: Any) -> Data:
 
 
 def trained(place: Path, data: Data, **changes: Any) -> Training:
-    made = Training(make_config(SETTINGS, changes), data, folder=RunFolder(place))
+    made = Training(make_plan(make_config(SETTINGS, changes), data), folder=RunFolder(place))
     made.run()
     return made
 
@@ -197,20 +187,19 @@ def stored(tmp_path: Path) -> str:
 def test_a_run_is_finished_step_by_step(tmp_path: Path) -> None:
     config = make_config(SETTINGS, {"dataset": stored(tmp_path), "method": "cluster"})
     job, more = (Job(config, tmp_path / "run", "topoff compare", gradients=wanted) for wanted in (False, True))
-    prepare_folder(job)
-    train_seed(job, watcher=Watcher())
+    train_job(job, watcher=Watcher())
     result, folder = (tmp_path / "run" / "result.json").read_bytes(), RunFolder(tmp_path / "run")
     assert folder.read_json("measured.json").keys() == {"load"}
     assert job.finished
     assert not more.finished
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
-    train_seed(more, watcher=Watcher())  # nothing is trained again: the gradient is measured at the last weights
+    train_job(more, watcher=Watcher())  # nothing is trained again: the gradient is measured at the last weights
     assert (tmp_path / "run" / "result.json").read_bytes() == result
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
     assert more.finished
     assert len(folder.metrics()) == 2
     found = folder.read_json("measured.json")
-    again = trained(tmp_path / "run", comparing.graph_of(config), method="cluster", dataset=config.dataset)
+    again = trained(tmp_path / "run", graph_of(config), method="cluster", dataset=config.dataset)
     assert found["gradient_error"] == pytest.approx(gradient_error(again)[0])
 
 
@@ -220,8 +209,7 @@ def test_the_gradient_is_that_of_the_last_weights(tmp_path: Path) -> None:
     for name, wishes in steps.items():
         for wanted in wishes:
             job = Job(config, tmp_path / name, "topoff compare", gradients=wanted)
-            prepare_folder(job)
-            train_seed(job, watcher=Watcher())
+            train_job(job, watcher=Watcher())
     result, found, later = (
         RunFolder(tmp_path / name).read_json(file)
         for name, file in (("one", "result.json"), ("one", "measured.json"), ("two", "measured.json"))
@@ -230,10 +218,10 @@ def test_the_gradient_is_that_of_the_last_weights(tmp_path: Path) -> None:
     assert found["gradient_error"] == pytest.approx(later["gradient_error"])
 
 
-def teller() -> comparing._Teller:
+def teller() -> processes._Teller:
     """Make a teller to which nobody listens."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    made = comparing._Teller(sender)
+    made = processes._Teller(sender)
     made.receiver = receiver  # type: ignore[attr-defined]  # open as long as it lives
     return made
 
@@ -241,18 +229,18 @@ def teller() -> comparing._Teller:
 def test_a_loss_that_is_not_finite_is_no_refusal(tmp_path: Path) -> None:
     config = make_config(SETTINGS, {"dataset": stored(tmp_path), "method": "cluster", "lr": 1e36, "dropout": 0})
     job, told = Job(config, tmp_path / "run", "", gradients=False), teller()
-    prepare_folder(job)
     assert not told.has_stepped
     with pytest.raises(ValueError, match=r"to stay finite \(got \w+ in epoch 1\)") as failed:
-        train_seed(job, watcher=told)
+        train_job(job, watcher=told)
     assert not RunFolder(job.folder).metrics()  # it came to no end of an epoch
-    assert comparing._told(failed.value, job.folder, stepped=told.has_stepped) == (str(failed.value), False)
-    assert comparing._told(failed.value, job.folder, stepped=False) == (str(failed.value), True)
-    RunFolder(job.folder).append({"epoch": 1})
-    assert comparing._told(failed.value, job.folder, stepped=False) == (str(failed.value), False)
+    assert processes._last_word(failed.value, job.folder, teller=told) == ("failed", str(failed.value), False)
+    told._training = None  # as if it had not taken a step
+    assert processes._last_word(failed.value, job.folder, teller=told) == ("failed", str(failed.value), True)
+    RunFolder(job.folder).append(Epoch(1))
+    assert processes._last_word(failed.value, job.folder, teller=told) == ("failed", str(failed.value), False)
 
 
-class Stopping(comparing._Teller):
+class Stopping(processes._Teller):
     """Wish to stop after the second step."""
 
     def stepped(self, epoch: int, share: float, loss: float) -> None:
@@ -265,10 +253,9 @@ def test_a_wish_to_stop_saves_and_a_second_one_does_not_wait(tmp_path: Path) -> 
     job, told = Job(config, tmp_path / "run", ""), teller()
     with pytest.raises(SystemExit, match="143"):
         told.stop()  # nothing to save yet
-    prepare_folder(job)
     told.__class__ = Stopping
     with pytest.raises(KeyboardInterrupt):
-        train_seed(job, watcher=told)
+        train_job(job, watcher=told)
     checkpoint = RunFolder(job.folder).load()
     assert checkpoint is not None
     assert checkpoint.state["progress"]["steps"] == 2
@@ -282,8 +269,44 @@ def test_a_wish_to_stop_saves_and_a_second_one_does_not_wait(tmp_path: Path) -> 
 )
 def test_what_no_method_can_use_is_told_apart(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     config = make_config(SETTINGS, {"dataset": stored(tmp_path)}, changes)
-    with pytest.raises(comparing.Unusable, match=message):
-        train_seed(Job(config, tmp_path / "run", ""), watcher=Watcher())
+    told = teller()
+    with pytest.raises((ValueError, OSError), match=message) as failed:
+        train_job(Job(config, tmp_path / "run", ""), watcher=told)
+    assert processes._last_word(failed.value, tmp_path / "run", teller=told) == ("unusable", str(failed.value))
+
+
+def test_what_a_process_says_reaches_the_watcher(tmp_path: Path) -> None:
+    heard: list[tuple[Any, ...]] = []
+
+    class Noting(Watcher):
+        """Note what it hears."""
+
+        def knows(self, metric: str, epochs: int) -> None:
+            heard.append(("knows", metric, epochs))
+
+        def preparing(self, what: str, done: int, total: int) -> None:
+            heard.append(("preparing", what, done, total))
+
+        def stepped(self, epoch: int, share: float, loss: float) -> None:
+            heard.append(("stepped", epoch, share, loss))
+
+        def evaluated(self, epoch: Epoch) -> None:
+            heard.append(("evaluated", epoch))
+
+        def warned(self, text: str) -> None:
+            heard.append(("warned", text))
+
+    said: list[tuple[Any, ...]] = [("knows", "accuracy", 2), ("preparing", "a", 1, 2), ("stepped", 1, 0.5, 2.0)]
+    said += [("evaluated", Epoch(1, loss=0.5)), ("warned", "careful")]
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    for word in [*said, ("done",)]:
+        sender.send(word)
+    assert processes._listen(receiver, multiprocessing.current_process(), watcher=Noting()) is None
+    assert heard == said
+    sender.send(("failed", "no", True))
+    assert processes._listen(receiver, multiprocessing.current_process(), watcher=Noting()) == Failure(
+        "no", refused=True
+    )
 
 
 # ---- the target
@@ -298,17 +321,18 @@ def test_the_target_is_a_little_below_the_worst_seed_of_the_best() -> None:
     assert default_target({"a": [0.5, None]}, metric="accuracy") is None
 
 
-def seed(*scores: float | None, name: str = "0", **result: Any) -> Finished:
+def seed(*scores: float | None, number: int = 0, **result: Any) -> Finished:
     """Make a run with an evaluation per epoch, of which each trains for two seconds."""
     rows = [{"epoch": epoch, "val": value, "train_seconds": 2.0 * epoch, "seconds": 9.0 * epoch}
             for epoch, value in enumerate(scores, 1)]  # fmt: skip
     found = make_result([row | {"test": row["val"], "train": row["val"], "fidelity": 0.75} for row in rows])
     found |= {"preprocess_seconds": 5.0, "val": max(value or 0 for value in scores)} | result
-    return Finished(Seed(name, rows=rows, result=found), {"gradient_error": 0.25, "gradient_cosine": 0.5})
+    measured = {"gradient_error": 0.25, "gradient_cosine": 0.5}
+    return Finished(number, Result.of(found), [Epoch.of(row) for row in rows], measured)
 
 
 def test_the_time_to_the_target_counts_preprocessing_and_training_only() -> None:
-    run = seed(0.2, None, 0.6, 0.5, 0.7).seed
+    run = seed(0.2, None, 0.6, 0.5, 0.7)
     assert time_to_target(run, 0.6, metric="accuracy") == (3, 11.0)
     assert time_to_target(run, 0.61, metric="accuracy") == (5, 15.0)
     assert time_to_target(run, 0.71, metric="accuracy") is None
@@ -329,11 +353,11 @@ def test_a_row_of_one_seed_has_plain_numbers() -> None:
 
 
 def test_a_row_of_several_seeds_has_means_and_deviations() -> None:
-    row = make_row([seed(0.2, 0.6), seed(0.8, name="1")], target=0.5, metric="accuracy")
+    row = make_row([seed(0.2, 0.6), seed(0.8, number=1)], target=0.5, metric="accuracy")
     assert row["test"] == pytest.approx(0.7)
     assert row["test_std"] == pytest.approx(0.2 / 2**0.5)
     assert (row["epochs_to_target"], row["seconds_to_target"]) == (1.5, 8.0)
-    late = make_row([seed(0.2, 0.6), seed(0.8, name="1")], target=0.7, metric="accuracy")
+    late = make_row([seed(0.2, 0.6), seed(0.8, number=1)], target=0.7, metric="accuracy")
     assert (late["epochs_to_target"], late["seconds_to_target"], late["target_reached"]) == (None, None, 1)
     assert cell(late, NAMES["seconds_to_target"], metric="accuracy") == "1 of 2 seeds"
 
@@ -374,7 +398,7 @@ def test_a_row_has_both_peaks_the_steps_and_what_was_chosen() -> None:
 
 
 def test_cells_are_in_units_for_people() -> None:
-    row = make_row([seed(0.2, 0.6), seed(0.8, name="1")], target=0.9, metric="accuracy")
+    row = make_row([seed(0.2, 0.6), seed(0.8, number=1)], target=0.9, metric="accuracy")
     texts = {key: cell(row, column, metric="accuracy").replace("\xa0", " ") for key, column in NAMES.items()}
     assert texts["test"] == "70.00 ± 14.14 %"
     assert texts["steps"] == "15.0 ± 7.1"
@@ -417,7 +441,7 @@ def test_a_model_of_its_own_is_not_the_best() -> None:
 
 
 def test_a_curve_is_the_mean_over_the_epochs_of_all_seeds() -> None:
-    runs = [seed(0.2, 0.6, None, 0.7), seed(0.4, 0.8, 0.9, name="1")]
+    runs = [seed(0.2, 0.6, None, 0.7), seed(0.4, 0.8, 0.9, number=1)]
     curve = curve_of("gas", runs, place=1, scale=100)
     assert curve is not None
     assert curve.epochs.tolist() == [1, 2]
@@ -546,7 +570,7 @@ def test_a_comparison_in_which_nothing_ran_has_a_page(tmp_path: Path) -> None:
 
 
 def test_the_summaries_of_methods_are_runs_of_several_seeds(folder: Path) -> None:
-    comparison.write_summaries(folder, METHODS_SHOWN, [0, 1], command="topoff compare x")
+    write_summaries(folder, METHODS_SHOWN, [0, 1], command="topoff compare x")
     found = RunFolder(folder / "top").read_json("result.json")
     assert (found["seeds"], found["method"], len(found["runs"])) == ([0, 1], "top", 2)
     assert not (folder / "labor").exists()
@@ -554,5 +578,5 @@ def test_the_summaries_of_methods_are_runs_of_several_seeds(folder: Path) -> Non
 
 def test_a_result_from_before_the_peak_of_training_was_kept_is_summed_up(tmp_path: Path) -> None:
     stored_run(tmp_path, "full")
-    comparison.write_summaries(tmp_path, ["full"], [0], command="topoff compare x")
+    write_summaries(tmp_path, ["full"], [0], command="topoff compare x")
     assert RunFolder(tmp_path / "full").read_json("result.json")["train_peak_rss_mb"] == {"mean": None, "std": None}

@@ -15,6 +15,7 @@ from runs import COMMAND, HEADINGS, make_details, make_metrics, make_run, make_s
 from topoff.report import page as report
 from topoff.report import read as recorded
 from topoff.report.page import build_report, write_report
+from topoff.training.records import Spread
 
 
 class Outline(HTMLParser):
@@ -181,7 +182,7 @@ def test_an_interrupted_run_of_several_seeds_is_summed_up(tmp_path: Path) -> Non
     few(tmp_path / "seed-2", {"epoch": 1, "test": 0.1})
     page = build_report(tmp_path)
     assert "60.00 ± 14.14\xa0%" in page
-    assert "This run was interrupted, or still goes on: 2 of the 3 seeds that it began are finished." in page
+    assert "This run was interrupted, or is still running: 2 of the 3 seeds that it began are finished." in page
     assert "Seed 2 was interrupted after epoch 1" in page
     assert "2 (interrupted)</th><td>10.00\xa0%</td>" in page
     assert "Best epoch" not in page.title().partition("Seeds</H2>")[0]
@@ -213,7 +214,7 @@ def test_an_interrupted_run_says_so_and_shows_the_last_numbers(tmp_path: Path) -
     (tmp_path / "config.toml").write_text('# topoff train g\ndataset = "g"\nmetric = "micro_f1"\n')
     few(tmp_path, {"epoch": 1, "seconds": 2, "val": 0.25}, {"epoch": 2, "seconds": 4, "loss": 1.5})
     page = build_report(tmp_path)
-    assert "This run was interrupted after epoch 2, or still goes on: without result.json" in page
+    assert "This run was interrupted after epoch 2, or is still running: without result.json" in page
     tiles = dict(zip(Outline(page).texts["dt"], Outline(page).texts["dd"], strict=True))
     assert tiles == {
         "test micro f1": report.NOTHING,
@@ -243,14 +244,14 @@ def test_a_cut_off_last_line_is_dropped_with_a_note(tmp_path: Path) -> None:
     for ending in ('{"epoch": 3, "lo', '{"epoch": 3, "lo\n', '{"epoch": 3, "name": "\xc3'):
         file.write_bytes(file.read_bytes().partition(b'{"epoch": 3')[0] + ending.encode("latin-1"))
         found = recorded.read_run(tmp_path / "r")
-        assert [row["epoch"] for row in found.seeds[0].rows] == [1, 2]
+        assert [row.epoch for row in found.seeds[0].rows] == [1, 2]
         assert "The last line of r/metrics.jsonl was cut off and is left out." in found.notes
     assert "was cut off" in build_report(tmp_path / "r")
 
 
 def test_epochs_after_a_checkpoint_count_once(tmp_path: Path) -> None:
     few(tmp_path, *({"epoch": epoch, "loss": loss} for epoch, loss in [(1, 9), (2, 8), (3, 7), (2, 5)]))
-    assert [(row["epoch"], row["loss"]) for row in recorded.read_run(tmp_path).seeds[0].rows] == [(1, 9), (2, 5)]
+    assert [(row.epoch, row.loss) for row in recorded.read_run(tmp_path).seeds[0].rows] == [(1, 9), (2, 5)]
 
 
 def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
@@ -394,8 +395,8 @@ def test_what_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
         ("details.json", b'{"a":\n"\xff"}', r"details\.json to hold .* \(got bytes that are not UTF-8 in line 2\)"),
         ("metrics.jsonl", b'{"epoch": 1}\n{"ep\n{"epoch": 3}\n', r"metrics\.jsonl to hold .* in line 2\)"),
         ("metrics.jsonl", b'{"epoch": 1}\n\n{"loss": 1}\n', r"metrics\.jsonl to give .* \(got None in line 3\)"),
-        ("config.toml", b"a = 1\nb = \n", r"config\.toml to hold TOML \(got Invalid value \(at line 2, .*\)\)"),
-        ("config.toml", b"a = '\xff'", r"config\.toml to hold TOML \(got .* can't decode .*\)"),
+        ("config.toml", b"a = 1\nb = \n", r"config\.toml to be TOML \(got Invalid value \(at line 2, .*\)\)"),
+        ("config.toml", b"a = '\xff'", r"config\.toml to be TOML \(got .* can't decode .*\)"),
         (
             "details.json",
             b'{"confusion": [[1, 2], [3]]}',
@@ -423,8 +424,8 @@ def test_a_broken_file_is_named(tmp_path: Path, file: str, content: bytes, messa
         (12, "memory", "12\xa0MB"),
         (1_234_567, "plain", "1,234,567"),
         (0.001234, "plain", "0.00123"),
-        ({"mean": 0.9, "std": None}, "share", "90.00\xa0%"),
-        ({"mean": None, "std": None}, "share", report.NOTHING),
+        (Spread(0.9, None), "share", "90.00\xa0%"),
+        (Spread(None, None), "share", report.NOTHING),
         (True, "plain", report.NOTHING),
         ("12", "plain", report.NOTHING),
     ],

@@ -14,7 +14,7 @@ import torch
 from graphs import communities
 from topoff.methods.protocol import Method
 from topoff.models.by_name import OPTIONS
-from topoff.training.build import Parts, make_parts
+from topoff.training.build import Parts, make_parts, make_plan
 from topoff.training.config import (
     FIELDS,
     Config,
@@ -27,7 +27,6 @@ from topoff.training.config import (
     shipped_configs,
     write_toml,
 )
-from topoff.training.defaults import choose
 from topoff.training.loop import Training
 from topoff.training.run_folder import RunFolder
 from topoff.training.trained import graph_of
@@ -252,7 +251,7 @@ def test_sets_that_overlap_are_for_compensated_methods(method: str) -> None:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("topoff.training.loop.versions", dict)  # looking them up takes longer than a tiny run
+    monkeypatch.setattr("topoff.training.state.versions", dict)  # looking them up takes longer than a tiny run
 
 
 Observe = Callable[[Config, Path], Any]
@@ -265,7 +264,7 @@ def graph(config: Config, where: Path) -> Any:
 
 def parts(config: Config) -> Parts:
     data = graph_of(config)
-    return make_parts(choose(config, data)[0], data)
+    return make_parts(make_plan(config, data))
 
 
 def prepared(config: Config) -> Method:
@@ -306,7 +305,7 @@ def device(config: Config, where: Path) -> Any:
 
 def trained(config: Config, where: Path) -> Training:
     data = graph_of(config)
-    made = Training(choose(config, data)[0], data, folder=RunFolder(where / str(len(list(where.iterdir())))).create())
+    made = Training(make_plan(config, data), folder=RunFolder(where / str(len(list(where.iterdir())))).create())
     made.run()
     return made
 
@@ -314,7 +313,7 @@ def trained(config: Config, where: Path) -> Training:
 def records(config: Config, where: Path) -> Any:
     """Return the lines of a run, without times."""
     found = trained(config, where).folder.metrics()
-    return [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in found]
+    return [{key: value for key, value in record.line().items() if not key.endswith("seconds")} for record in found]
 
 
 def rates(config: Config, where: Path) -> Any:

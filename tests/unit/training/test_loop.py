@@ -16,16 +16,18 @@ from torch_geometric.data import Data
 
 import topoff.compensation.basis
 import topoff.training.loop
+import topoff.training.state
 from graphs import communities
 from topoff.methods.registry import METHODS
 from topoff.methods.top import Top
 from topoff.models.by_name import make_model
 from topoff.tasks.task import Task
-from topoff.training.build import device_of, learning_rate, make_optimizer
+from topoff.training.build import device_of, learning_rate, make_optimizer, make_plan
 from topoff.training.config import Config, make_config
-from topoff.training.defaults import Choice
-from topoff.training.loop import Listener, Training, generator_state, set_generator_state, versions
+from topoff.training.loop import Listener, Training
+from topoff.training.records import Epoch
 from topoff.training.run_folder import CHECKPOINT, RunFolder
+from topoff.training.state import generator_state, set_generator_state, versions
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 SETTINGS: dict[str, Any] = {
@@ -51,7 +53,7 @@ BASE, NOW = make_config(SETTINGS), versions()
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep nothing between tests, and look the versions up once."""
     monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(topoff.training.loop, "versions", lambda: NOW)
+    monkeypatch.setattr(topoff.training.state, "versions", lambda: NOW)
 
 
 def settings(**changes: Any) -> Config:
@@ -73,7 +75,7 @@ def graph(task: str = "classes") -> Data:
 def training(place: Path, data: Data | None = None, *, listener: Listener | None = None, **changes: Any) -> Training:
     folder = RunFolder(place)
     folder.path.mkdir(parents=True, exist_ok=True)
-    return Training(settings(**changes), data or graph(), folder=folder, listener=listener)
+    return Training(make_plan(settings(**changes), data or graph()), folder=folder, listener=listener)
 
 
 def trained(place: Path, data: Data | None = None, **changes: Any) -> Training:
@@ -93,8 +95,13 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 def records(made: Training) -> list[dict[str, Any]]:
     """Return the metrics of a run without its times."""
-    found = made.folder.metrics()
+    found = lines(made)
     return [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in found]
+
+
+def lines(made: Training) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl."""
+    return [json.loads(line) for line in (made.folder.path / "metrics.jsonl").read_text().splitlines()]
 
 
 def standing(made: Training) -> dict[str, Any]:
@@ -136,8 +143,8 @@ class Stopping(Listener):
     def stepped(self, epoch: int, share: float, loss: float) -> None:
         self._stop_at(self.run.progress.steps)
 
-    def evaluated(self, record: dict[str, Any]) -> None:
-        self._stop_at(f"e{record['epoch']}")
+    def evaluated(self, epoch: Epoch) -> None:
+        self._stop_at(f"e{epoch.epoch}")
 
     def _stop_at(self, moment: int | str) -> None:
         self.run.stop = self.run.stop or moment == self.at
@@ -200,7 +207,7 @@ def test_every_method_interrupted_and_resumed_is_uninterrupted(tmp_path: Path, m
 
 def test_nothing_is_refreshed_at_the_end(tmp_path: Path) -> None:
     made = trained(tmp_path, refresh="every=1", eval_every=1, epochs=3)
-    assert [record["refreshed"] for record in made.folder.metrics()] == [True, True, False]
+    assert [epoch.refreshed for epoch in made.folder.metrics()] == [True, True, False]
 
 
 def test_memory_of_training_is_that_before_the_first_evaluation(tmp_path: Path) -> None:
@@ -222,8 +229,8 @@ def test_a_run_without_any_checkpoint_begins_anew(tmp_path: Path) -> None:
 
 def test_a_run_killed_after_a_line_and_before_its_checkpoint_writes_the_line_once(tmp_path: Path) -> None:
     class Killed(Listener):
-        def evaluated(self, record: dict[str, Any]) -> None:
-            if record["epoch"] == 2:
+        def evaluated(self, epoch: Epoch) -> None:
+            if epoch.epoch == 2:
                 raise SystemExit
 
     changes = {"checkpoint_seconds": 0.0}
@@ -309,7 +316,7 @@ def test_another_graph_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_other_versions_are_refused_with_the_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path)
-    monkeypatch.setattr(topoff.training.loop, "versions", lambda: {**NOW, "torch": "9.9", "numpy": "8.8"})
+    monkeypatch.setattr(topoff.training.state, "versions", lambda: {**NOW, "torch": "9.9", "numpy": "8.8"})
     expected = rf"the versions .* \(got torch {NOW['torch']} -> 9.9, numpy {NOW['numpy']} -> 8.8\); install those, or"
     with pytest.raises(ValueError, match=expected.replace("+", r"\+")):
         trained(tmp_path)
@@ -337,7 +344,7 @@ def test_generators_are_set_as_they_were() -> None:
 
 def test_a_line_per_epoch_and_scores_where_they_were_computed(tmp_path: Path) -> None:
     made = trained(tmp_path, epochs=3, eval_every=2)
-    found = made.folder.metrics()
+    found = lines(made)
     assert [record["epoch"] for record in found] == [1, 2, 3]
     assert ["val" in record for record in found] == [False, True, True]  # the last epoch, too
     assert set(found[0]) == {"epoch", "seconds", "train_seconds", "loss", "lr", "refreshed"}
@@ -354,7 +361,7 @@ def test_the_listener_hears_of_every_step_and_every_epoch(tmp_path: Path) -> Non
         def __init__(self) -> None:
             self.steps: list[tuple[int, float]] = []
             self.losses: list[float] = []
-            self.lines: list[dict[str, Any]] = []
+            self.lines: list[Epoch] = []
             self.stages: set[str] = set()
 
         def preparing(self, what: str, done: int, total: int) -> None:
@@ -364,8 +371,8 @@ def test_the_listener_hears_of_every_step_and_every_epoch(tmp_path: Path) -> Non
             self.steps.append((epoch, share))
             self.losses.append(loss)
 
-        def evaluated(self, record: dict[str, Any]) -> None:
-            self.lines.append(record)
+        def evaluated(self, epoch: Epoch) -> None:
+            self.lines.append(epoch)
 
     noting = Noting()
     made = training(tmp_path, listener=noting, epochs=2)
@@ -373,7 +380,7 @@ def test_the_listener_hears_of_every_step_and_every_epoch(tmp_path: Path) -> Non
     assert noting.steps == [(1, 1 / 3), (1, 2 / 3), (1, 1.0), (2, 1 / 3), (2, 2 / 3), (2, 1.0)]
     assert noting.stages == {"partitioning", "basic embeddings", "compensating batches"}
     assert noting.lines == made.folder.metrics()
-    assert noting.lines[1]["loss"] == pytest.approx(sum(noting.losses[3:]) / 3)
+    assert noting.lines[1].loss == pytest.approx(sum(noting.losses[3:]) / 3)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +394,7 @@ def test_exact_scores_are_those_of_a_plain_full_graph_forward(tmp_path: Path, me
     out = model(data.x, data.edge_index).detach()
     masks = {name: data[f"{name}_mask"] for name in ("train", "val", "test")}
     expected = made.parts.task.score(out, data.y, masks=masks)
-    last = made.folder.metrics()[-1]
+    last = lines(made)[-1]
     assert {name: last[name] for name in masks} == pytest.approx(expected, abs=1e-5)
     if task == "classes":
         right = (out.argmax(1) == data.y)[data.val_mask].double().mean()
@@ -522,8 +529,8 @@ def test_without_validation_nodes_the_last_weights_are_kept(tmp_path: Path) -> N
     assert made.progress.best is not None
     assert made.progress.best["epoch"] == 4
     assert same(made.best_weights, weights(made))
-    assert made.folder.metrics()[-1]["val"] is None
-    assert made.folder.metrics()[-1]["test"] is not None
+    assert made.folder.metrics()[-1].val is None
+    assert made.folder.metrics()[-1].test is not None
 
 
 def test_the_best_weights_are_in_the_checkpoint(tmp_path: Path) -> None:
@@ -656,7 +663,7 @@ def test_the_loss_falls(tmp_path: Path) -> None:
 
 def test_regression_learns_targets_far_from_nought(tmp_path: Path) -> None:
     made = trained(tmp_path, graph("regression"), method="full", epochs=30, dropout=0.0, eval_every=30)
-    assert made.folder.metrics()[-1]["train"] > 0.8  # r2 in the units of the targets
+    assert made.folder.metrics()[-1].train > 0.8  # r2 in the units of the targets
 
 
 def test_training_runs_in_training_mode(tmp_path: Path) -> None:
@@ -686,12 +693,6 @@ def test_other_devices_are_refused(name: str) -> None:
         ValueError, match=rf"device to be auto, cpu or a cuda device that is there \(got '{name}': .+\)"
     ):
         device_of(name)
-
-
-def test_choices_are_kept_for_the_record(tmp_path: Path) -> None:
-    choice = Choice("rank", 6, "because")
-    made = Training(settings(), graph(), folder=RunFolder(tmp_path), choices=[choice])
-    assert made.choices == [choice]
 
 
 def test_the_state_is_plain_json(tmp_path: Path) -> None:

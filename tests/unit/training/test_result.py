@@ -1,5 +1,6 @@
 """What a finished run leaves: its record, details by hand, and the mean over seeds."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,10 +14,11 @@ from torch_geometric.data import Data
 from graphs import communities
 from topoff.data.load import Names
 from topoff.machine.memory import machine
+from topoff.training.build import make_plan
 from topoff.training.config import make_config
-from topoff.training.defaults import choose
 from topoff.training.loop import Training
-from topoff.training.result import details_of, mean_std, result_of, summarise
+from topoff.training.records import Spread, summarize
+from topoff.training.result import details_of, result_of, write_result
 from topoff.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
@@ -37,8 +39,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(place: Path, data: Data | None = None, *, run: bool = True, **changes: Any) -> Training:
     data = communities(60, groups=3, dtype=torch.float32) if data is None else data
-    config, choices = choose(make_config(SETTINGS, changes), data)
-    training = Training(config, data, folder=RunFolder(place / "run").create(), choices=choices)
+    training = Training(make_plan(make_config(SETTINGS, changes), data), folder=RunFolder(place / "run").create())
     if run:
         training.run()
     return training
@@ -49,7 +50,7 @@ def made(place: Path, data: Data | None = None, *, run: bool = True, **changes: 
 
 def test_the_record_of_a_run(tmp_path: Path) -> None:
     training = made(tmp_path)
-    result = result_of(training, command="topoff train graph")
+    result = result_of(training, command="topoff train graph").json()
     best = training.progress.best
     assert best is not None
     assert {name: result[name] for name in ("train", "val", "test")} == {n: best[n] for n in ("train", "val", "test")}
@@ -76,18 +77,29 @@ def test_the_record_of_a_run(tmp_path: Path) -> None:
 def test_every_key_of_the_record_is_there(tmp_path: Path) -> None:
     keys = "train val test metric task best_epoch epochs steps seconds preprocess_seconds epoch_seconds peak_rss_mb"
     keys += " fidelity certificate parameters dataset nodes edges features model method seed command date versions"
-    assert {*keys.split(), "machine", "chosen"} <= set(result_of(made(tmp_path), command=""))
+    assert {*keys.split(), "machine", "chosen"} <= set(result_of(made(tmp_path), command="").json())
+
+
+def test_the_model_keeps_its_last_weights(tmp_path: Path) -> None:
+    training = made(tmp_path, epochs=6, lr=0.5, method="full")
+    last = {name: value.clone() for name, value in training.parts.model.state_dict().items()}
+    result = write_result(training, command="topoff train graph")
+    assert (result.best_epoch or 0) < 6
+    saved = training.folder.load_model()
+    assert all(torch.equal(value, last[name]) for name, value in training.parts.model.state_dict().items())
+    assert not all(torch.equal(value, last[name]) for name, value in saved.items())  # the best ones
+    assert training.folder.result() == result
 
 
 def test_the_whole_graph_has_no_certificate(tmp_path: Path) -> None:
-    assert result_of(made(tmp_path, method="full"), command="")["certificate"] is None
+    assert result_of(made(tmp_path, method="full"), command="").certificate is None
 
 
 def test_a_run_that_was_not_scored_has_no_scores(tmp_path: Path) -> None:
     training = made(tmp_path, run=False)
     training.parts.method.prepare()
     result = result_of(training, command="")
-    assert [result[name] for name in ("train", "val", "test", "best_epoch")] == [None] * 4
+    assert [result.train, result.val, result.test, result.best_epoch] == [None] * 4
 
 
 def test_the_machine_is_described_without_its_name() -> None:
@@ -183,25 +195,25 @@ def test_a_scatter_plot_is_drawn_from_all_of_many_points(tmp_path: Path, points:
 
 
 def test_mean_and_unbiased_deviation_by_hand() -> None:
-    assert mean_std([1.0, 2.0, 6.0]) == {"mean": 3.0, "std": pytest.approx(math.sqrt((4 + 1 + 9) / 2))}
-    assert mean_std([0.5]) == {"mean": 0.5, "std": 0.0}
-    assert mean_std([0.5, None]) == {"mean": None, "std": None}
+    assert Spread.over([1.0, 2.0, 6.0]) == Spread(3.0, pytest.approx(math.sqrt((4 + 1 + 9) / 2)))
+    assert Spread.over([0.5]) == Spread(0.5, 0.0)
+    assert Spread.over([0.5, None]) == Spread(None, None)
 
 
 def test_several_seeds_are_summed_up(tmp_path: Path) -> None:
     results = []
     for seed, score in [(3, 0.5), (4, 0.7)]:
         result = result_of(made(tmp_path / str(seed), seed=seed, method="full"), command="one")
-        results.append(result | {"test": score, "epochs": 2 * seed, "fidelity": None})
-    found = summarise(results, command="topoff train --seeds 3,4")
+        results.append(dataclasses.replace(result, test=score, epochs=2 * seed, fidelity=None))
+    found = summarize(results, command="topoff train --seeds 3,4").json()
     assert found["seeds"] == [3, 4]
     assert found["test"] == {"mean": 0.6, "std": pytest.approx(0.1 * math.sqrt(2))}
     assert found["epochs"] == {"mean": 7.0, "std": pytest.approx(math.sqrt(2))}
     assert found["fidelity"] == {"mean": None, "std": None}
     assert found["command"] == "topoff train --seeds 3,4"
-    assert found["runs"] == results
+    assert found["runs"] == [result.json() for result in results]
     for name in ("train", "val", "epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb"):
         assert set(found[name]) == {"mean", "std"}
     for name in ("metric", "task", "dataset", "model", "method", "parameters", "date", "versions", "machine", "chosen"):
-        assert found[name] == results[0][name]
+        assert found[name] == results[0].json()[name]
     assert json.loads(json.dumps(found)) == found

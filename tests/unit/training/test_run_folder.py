@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from topoff.training.run_folder import CHECKPOINT, Checkpoint, RunFolder
+from topoff.training.records import Epoch
+from topoff.training.run_folder import CHECKPOINT, Checkpoint, Metrics, RunFolder, Settings
 
 
 @pytest.fixture
@@ -34,12 +35,12 @@ def checkpoint(value: float) -> Checkpoint:
 
 def test_a_folder_is_made_with_those_around_it(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "a" / "b").create().path.is_dir()
-    RunFolder(tmp_path / "a" / "b").create()  # an empty one is as good as none
+    assert RunFolder(tmp_path / "a" / "b").create().path.is_dir()  # an empty one is as good as none
 
 
 def test_a_run_is_not_overwritten(folder: RunFolder) -> None:
     folder.write("config.toml", "")
-    expected = r"--out to be a new folder \(got .*run, which holds a run\); go on with --resume .*, start anew with"
+    expected = r"--out to be a new folder \(got .*run, which holds a run\); resume it with --resume .*, start anew with"
     with pytest.raises(FileExistsError, match=expected):
         folder.create()
     assert held(folder) == {"config.toml": b""}
@@ -83,14 +84,32 @@ def test_a_run_is_finished_when_there_is_a_result(folder: RunFolder) -> None:
 
 
 def test_a_missing_record_says_how_to_go_on(folder: RunFolder) -> None:
-    with pytest.raises(FileNotFoundError, match=r"result.json \(got no such file\).* topoff train --resume .*run\.$"):
+    with pytest.raises(FileNotFoundError, match=r"result.json \(got no such file\): .* topoff train --resume .*run\.$"):
         folder.read_json("result.json")
 
 
 def test_a_damaged_record_is_one_sentence(folder: RunFolder) -> None:
     folder.write("result.json", '{"test": ')
-    with pytest.raises(ValueError, match=r"result.json to be JSON \(got Expecting value.*\); train again"):
+    with pytest.raises(
+        ValueError, match=r"result.json to hold a JSON object \(got Expecting value in line 1\); repair it"
+    ):
         folder.read_json("result.json")
+
+
+def test_settings_are_read_with_their_reasons(folder: RunFolder) -> None:
+    text = '# topoff train x\ndataset = "a  # chosen: no"\nrank = 64  # chosen: 8 or more # nodes\nrefresh = "never"\n'
+    folder.write("config.toml", text + 'batches = "random"  # chosen: no edges\n')
+    keys = {"dataset": "a  # chosen: no", "rank": 64, "refresh": "never", "batches": "random"}
+    reasons = {"rank": "8 or more # nodes", "batches": "no edges"}
+    assert folder.settings() == Settings(keys, "topoff train x", reasons)
+    assert folder.settings().config.rank == 64
+
+
+@pytest.mark.parametrize("content", [b"dataset = \n", b'dataset = "\xff"\n'])
+def test_damaged_settings_are_one_sentence(folder: RunFolder, content: bytes) -> None:
+    (folder.path / "config.toml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config.toml to be TOML \(got .*\); repair it, or train again"):
+        folder.settings()
 
 
 # metrics
@@ -99,31 +118,33 @@ def test_a_damaged_record_is_one_sentence(folder: RunFolder) -> None:
 def test_metrics_are_lines(folder: RunFolder) -> None:
     assert folder.metrics() == []
     for epoch in (1, 2, 3):
-        folder.append({"epoch": epoch, "loss": 0.1 * epoch, "val": math.nan})
-    assert [record["epoch"] for record in folder.metrics()] == [1, 2, 3]
-    assert folder.metrics()[2] == {"epoch": 3, "loss": 0.1 * 3, "val": None}
+        folder.append(Epoch(epoch, loss=0.1 * epoch, val=math.nan, evaluated=True))
+    assert [record.epoch for record in folder.metrics()] == [1, 2, 3]
+    assert folder.metrics()[2] == Epoch(3, loss=0.1 * 3, val=None, evaluated=True)
+    assert "NaN" not in (folder.path / "metrics.jsonl").read_text()
 
 
 def test_an_unfinished_line_is_dropped(folder: RunFolder) -> None:
-    folder.append({"epoch": 1})
+    folder.append(Epoch(1))
+    assert folder.read_metrics() == Metrics([Epoch(1)])
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "lo')
-    assert folder.metrics() == [{"epoch": 1}]
+    assert folder.read_metrics() == Metrics([Epoch(1)], cut=True)
 
 
 def test_a_damaged_line_is_one_sentence(folder: RunFolder) -> None:
     folder.write("metrics.jsonl", '{"epoch": 1}\n{"epo\n{"epoch": 3}\n')
     with pytest.raises(
-        ValueError, match=r"metrics.jsonl to have one JSON object per line \(got Unterminated.*\); train"
+        ValueError, match=r"metrics.jsonl to hold a JSON object \(got Unterminated.* in line 2\); repair it or run"
     ):
         folder.metrics()
 
 
 def test_metrics_after_an_epoch_are_dropped(folder: RunFolder) -> None:
     for epoch in (1, 2, 3):
-        folder.append({"epoch": epoch})
+        folder.append(Epoch(epoch))
     folder.keep_metrics(2)
-    assert [record["epoch"] for record in folder.metrics()] == [1, 2]
+    assert [record.epoch for record in folder.metrics()] == [1, 2]
     folder.keep_metrics(0)
     assert (folder.path / "metrics.jsonl").read_text() == ""
 
@@ -145,7 +166,11 @@ def test_tied_weights_are_saved_twice(folder: RunFolder) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     folder.save_model(model.state_dict())
-    model.load_state_dict(folder.load_model())
+    loaded = folder.load_model()
+    assert torch.equal(loaded["0.weight"], model[0].weight)
+    assert torch.equal(loaded["1.weight"], model[0].weight)
+    model.load_state_dict(loaded)
+    assert model[1].weight is model[0].weight
 
 
 def test_the_model_of_an_unfinished_run_is_the_best_of_its_checkpoint(folder: RunFolder) -> None:
@@ -159,7 +184,7 @@ def test_the_model_of_an_unfinished_run_is_the_best_of_its_checkpoint(folder: Ru
 
 
 def test_nothing_trained_says_how_to_go_on(folder: RunFolder) -> None:
-    expected = r"a trained model in .* \(got no model.safetensors and no checkpoint\); go on with topoff train --resume"
+    expected = r"a trained model in .* \(got no model.safetensors and no checkpoint\); resume it with topoff train"
     with pytest.raises(FileNotFoundError, match=expected):
         folder.load_model()
 
@@ -264,7 +289,7 @@ def test_what_breaks_leaves_the_old_files_whole(
     folder.save(checkpoint(1.0))
     folder.save_model({"w": torch.zeros(1)})
     folder.write("result.json", {"test": 1.0})
-    folder.append({"epoch": 1})
+    folder.append(Epoch(1))
     before = held(folder)
     writes = {
         "checkpoint": lambda: folder.save(checkpoint(2.0)),
@@ -274,7 +299,7 @@ def test_what_breaks_leaves_the_old_files_whole(
     }
     breaking(monkeypatch)
     if what == "metrics":
-        monkeypatch.setattr(folder, "metrics", lambda: [{"epoch": 0}])  # it is reading that a full disk allows
+        monkeypatch.setattr(folder, "metrics", lambda: [Epoch(0)])  # it is reading that a full disk allows
     with pytest.raises((OSError, KeyboardInterrupt)):
         writes[what]()
     monkeypatch.undo()
@@ -296,13 +321,13 @@ def test_the_first_checkpoint_that_breaks_leaves_none(folder: RunFolder, monkeyp
 
 
 def test_a_line_that_a_full_disk_cut_is_dropped(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.append({"epoch": 1})
+    folder.append(Epoch(1))
     fill_the_disk(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
-        folder.append({"epoch": 2})
+        folder.append(Epoch(2))
     monkeypatch.undo()
-    assert folder.metrics() == [{"epoch": 1}]
+    assert folder.metrics() == [Epoch(1)]
     folder.keep_metrics(1)
-    folder.append({"epoch": 2})
+    folder.append(Epoch(2))
     lines = (folder.path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [{"epoch": 1}, {"epoch": 2}]
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]

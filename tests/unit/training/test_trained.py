@@ -15,13 +15,13 @@ from torch_geometric.data import Data
 from graphs import communities
 from topoff.data.load import Names, load
 from topoff.tasks.task import Task
+from topoff.training.build import class_names, make_plan
 from topoff.training.config import make_config, write_toml
-from topoff.training.defaults import choose
 from topoff.training.loop import Training
 from topoff.training.predictions import prediction_table, write_predictions
 from topoff.training.result import result_of
 from topoff.training.run_folder import RunFolder
-from topoff.training.trained import Trained, class_names, evaluate, graph_of, model_of, open_run, outputs
+from topoff.training.trained import Trained, evaluate, graph_of, model_of, open_run, outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 SETTINGS: dict[str, Any] = {"batches": "random", "ratio": 0.25, "rank": 6, "layers": 2, "hidden": 8, "epochs": 2}
@@ -56,11 +56,11 @@ def trained(place: Path, data: Data | None = None, *, finish: bool = True, **cha
     graph = graph_of(config)
     folder = RunFolder(place / "run").create()
     folder.write("config.toml", write_toml(config, command="topoff train graph.npz"))
-    training = Training(choose(config, graph)[0], graph, folder=folder)
+    training = Training(make_plan(config, graph), folder=folder)
     training.run()
     if finish:
         folder.save_model(training.best_weights)
-        folder.write("result.json", result_of(training, command="topoff train graph.npz"))
+        folder.write("result.json", result_of(training, command="topoff train graph.npz").json())
     return training, open_run(folder.path)
 
 
@@ -257,7 +257,7 @@ def test_compensated_scores_stand_beside_the_exact_ones(tmp_path: Path) -> None:
 
 
 def run_of(task: Task, classes: list[str]) -> Trained:
-    return Trained(RunFolder("nowhere"), make_config({"dataset": "a"}), task, classes, None, {}, 1)
+    return Trained(RunFolder("nowhere"), make_config({"dataset": "a"}), task, classes, None, {}, 1, 3)
 
 
 def graph(names: Names | None = None) -> Data:

@@ -1,0 +1,115 @@
+"""The columns of a comparison's table: what each means, how a value is written for people, and which one is best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from topoff.report.page import NOTHING, number, plain
+from topoff.report.read import finite
+from topoff.tasks.metrics import LOWER_IS_BETTER
+from topoff.training.records import Spread
+
+ERRORS = ("rmse", "mae", "r2")  # scores that are no shares
+
+
+@dataclass(frozen=True)
+class Column:
+    """Describe a column of the table."""
+
+    key: str  # of a method's row
+    title: str
+    kind: str  # score, seconds, memory, share or plain
+    better: str  # high, low, score: as the metric has it; or empty: neither
+    meaning: str
+
+
+COLUMNS = (
+    Column("test", "test", "score", "score", "Exact score of the test nodes, computed on the whole graph, with the "
+           "weights of the best validation score; without validation nodes: at the last weights."),
+    Column("val", "validation", "score", "score", "The best exact validation score."),
+    Column("train", "training", "score", "score", "Exact score of the training nodes, with the same weights."),
+    Column("seconds_to_target", "time to target", "seconds", "low", "Seconds of pre-processing and training, without "
+           "evaluation, until an evaluation first found a validation score that reaches the target."),
+    Column("epochs_to_target", "epochs to target", "plain", "low", "Epochs until then; an epoch of different methods "
+           "may have different numbers of steps."),
+    Column("steps", "steps", "plain", "", "Steps of the optimiser in the whole training."),
+    Column("epoch_seconds", "per epoch", "seconds", "low", "Seconds of steps and refreshes per epoch, without "
+           "evaluation."),
+    Column("preprocess_seconds", "pre-processing", "seconds", "low", "Seconds before the first step: partitioning, "
+           "embeddings, operators; every run pays for its own, with an empty cache."),
+    Column("train_peak_rss_mb", "peak memory, training", "memory", "low", "Peak resident memory of the run's own "
+           "process before its first exact evaluation: interpreter, graph, preparation and training."),
+    Column("peak_rss_mb", "peak memory, all", "memory", "low", "Peak resident memory of the whole process, exact "
+           "evaluation included."),
+    Column("relative_error", "output error", "share", "low", "Relative error of the outputs that training sees against "
+           "those of the whole graph, in eval mode; 0 % is exact. Over all nodes that are in batches, at the last "
+           "weights; one draw of the samples; histories (gas, lmc, vrgcn, graphfm) hold what training with dropout "
+           "left there."),
+    Column("gradient_error", "grad. error", "share", "low", "Relative error of the gradient of the batches against "
+           "that of the whole graph, averaged over one epoch's batches; what sampling noise is left is in it; the same "
+           "state as the output error."),
+    Column("gradient_cosine", "grad. cosine", "plain", "high", "Cosine of the angle between these two gradients; 1 "
+           "is the same direction."),
+)  # fmt: skip
+
+
+def cell(row: Mapping[str, Any], column: Column, *, metric: str) -> str:
+    """Write a value of the table in human units, with its standard deviation where there is one.
+
+    >>> cell({"test": 0.7, "test_std": 0.01}, COLUMNS[0], metric="accuracy").replace(chr(160), " ")
+    '70.00 ± 1.00 %'
+    >>> cell({"seconds_to_target": None, "target_reached": 0, "seeds": [0]}, COLUMNS[3], metric="accuracy")
+    'never'
+    """
+    value, spread = row.get(column.key), row.get(f"{column.key}_std")
+    if column.key.endswith("to_target") and value is None and row.get("target_reached") is not None:
+        some, all_of_them = row["target_reached"], len(row["seeds"])
+        return f"{some} of {all_of_them} seeds" if some else "never"
+    if not finite(value):
+        return NOTHING
+    if column.key == "steps" and not spread:
+        return number(round(value))  # a count, the same for all seeds
+    return number(Spread(value, spread) if finite(spread) else value, _kind(column, metric=metric))
+
+
+def _kind(column: Column, *, metric: str) -> str:
+    return ("plain" if metric in ERRORS else "share") if column.kind == "score" else column.kind
+
+
+def best_of(rows: Mapping[str, Mapping[str, Any]], column: Column, *, metric: str) -> set[str]:
+    """Return the methods that have the best value of a column, as it is written; none where there is no choice.
+
+    Methods with a model of their own are left out. To be the only one that reached the target is best, too.
+
+    >>> sorted(best_of({"a": {"test": 0.5}, "b": {"test": 0.6}, "c": {"error": "no"}}, COLUMNS[0], metric="accuracy"))
+    ['b']
+    """
+    same = {method: row for method, row in rows.items() if "own_model" not in row}
+    known = {method: row[column.key] for method, row in same.items() if finite(row.get(column.key))}
+    late = [row for row in same.values() if row.get("target_reached") is not None and row.get(column.key) is None]
+    if not known or not column.better or (len(known) < 2 and not (column.key.endswith("to_target") and late)):
+        return set()
+    lower = column.better == "low" or (column.better == "score" and metric in LOWER_IS_BETTER)
+    best = min(known.values()) if lower else max(known.values())
+    texts = {method: number(float(value), _kind(column, metric=metric)) for method, value in known.items()}
+    return {method for method in known if texts[method] == number(float(best), _kind(column, metric=metric))}
+
+
+def written(settings: Mapping[str, Any]) -> str:
+    """Write settings for people.
+
+    >>> written({"rank": 32, "regroup": True})
+    'rank = 32, regroup = true'
+    """
+    return ", ".join(f"{key} = {plain(value)}" for key, value in settings.items())
+
+
+def marked(name: str, row: Mapping[str, Any]) -> str:
+    """Mark a method that trains a model of its own (*), or has settings of its own (+).
+
+    >>> marked("sgc", {"own_model": "sgc"}), marked("top", {"own_settings": {"rank": 32}})
+    ('sgc*', 'top+')
+    """
+    return name + ("*" if "own_model" in row else "") + ("+" if "own_settings" in row else "")

@@ -1,0 +1,183 @@
+"""The records that a run leaves, one reader and one writer each: a line of metrics.jsonl, and result.json.
+
+A key that a file lacks, since it was measured by an older version or not at all, is None here. Nothing imports torch.
+
+>>> Epoch.of({"epoch": 1, "loss": 0.5, "lr": 0.01, "refreshed": False}).line()
+{'epoch': 1, 'loss': 0.5, 'lr': 0.01, 'refreshed': False, 'seconds': None, 'train_seconds': None}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from topoff.data.layout import SPLITS
+
+MEASURED = (*SPLITS, "fidelity", "certificate")  # in a line of an epoch that was evaluated
+AVERAGED = (  # over seeds
+    *(*SPLITS, "epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "train_peak_rss_mb"),
+    *("fidelity", "epochs"),
+)
+
+
+def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the fields of a record out of an object; what is null has the field's default."""
+    return {item.name: found[item.name] for item in dataclasses.fields(kind) if found.get(item.name) is not None}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Hold a line of metrics.jsonl; the scores are in it where the epoch was evaluated."""
+
+    epoch: int  # from 1
+    loss: float | None = None  # mean over the steps
+    lr: float | None = None
+    refreshed: bool = False  # whether the method estimated anew in this epoch
+    train: float | None = None  # exact scores; None for an empty split
+    val: float | None = None
+    test: float | None = None
+    fidelity: float | None = None  # of the outputs that training sees
+    certificate: float | None = None
+    seconds: float | None = None  # since the preparation
+    train_seconds: float | None = None  # of steps and refreshes
+    evaluated: bool = False  # in the file: whether the line has scores
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Self:
+        """Read a line."""
+        return cls(**_known(cls, line) | {"evaluated": any(key in line for key in MEASURED)})
+
+    def line(self) -> dict[str, Any]:
+        """Return the line, as it is written."""
+        left = {"evaluated"} if self.evaluated else {"evaluated", *MEASURED}
+        return {key: value for key, value in vars(self).items() if key not in left}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Hold result.json of a run of one seed; the fields are its keys, in their order."""
+
+    train: float | None = None  # exact scores at the best validation score; None for an empty split
+    val: float | None = None
+    test: float | None = None
+    metric: str = ""
+    task: str = ""  # a key of tasks.task.METRICS_OF
+    outputs: int = 0  # columns of the model's output
+    center: float = 0.0  # mean and standard deviation of the training targets, of a regression
+    scale: float = 1.0
+    classes: list[str] = field(default_factory=list)
+    best_epoch: int | None = None
+    epochs: int | None = None  # that were run
+    steps: int | None = None
+    seconds: float | None = None  # wall-clock, preparation and evaluation included
+    preprocess_seconds: float | None = None
+    epoch_seconds: float | None = None  # of steps and refreshes
+    peak_rss_mb: float | None = None  # of the process
+    train_peak_rss_mb: float | None = None  # before the first evaluation
+    fidelity: float | None = None
+    certificate: float | None = None
+    parameters: int | None = None
+    dataset: str = ""
+    nodes: int | None = None
+    edges: int | None = None
+    features: int | None = None
+    model: str = ""
+    method: str = ""
+    seed: int | None = None
+    stopped_early: bool = False
+    command: str = ""
+    date: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    chosen: list[dict[str, Any]] = field(default_factory=list)  # what, value and why
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Read the object in result.json."""
+        return cls(**_known(cls, found))
+
+    def json(self) -> dict[str, Any]:
+        """Return the object, as it is written."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Hold the mean and the unbiased standard deviation of a number over seeds."""
+
+    mean: float | None
+    std: float | None
+
+    @classmethod
+    def over(cls, values: Sequence[float | None]) -> Self:
+        """Return those of some values: a deviation of 0 for one, none where a value is missing.
+
+        >>> Spread.over([0.5, 0.7]), Spread.over([0.5, None])
+        (Spread(mean=0.6, std=0.14142135623730948), Spread(mean=None, std=None))
+        """
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return cls(None, None)
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Hold result.json of a run of several seeds; the fields are its keys, in their order."""
+
+    metric: str = ""  # to `chosen`: of the first seed
+    task: str = ""
+    dataset: str = ""
+    nodes: int | None = None
+    edges: int | None = None
+    features: int | None = None
+    model: str = ""
+    method: str = ""
+    parameters: int | None = None
+    date: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    chosen: list[dict[str, Any]] = field(default_factory=list)
+    seeds: list[int | None] = field(default_factory=list)
+    train: Spread | None = None
+    val: Spread | None = None
+    test: Spread | None = None
+    epoch_seconds: Spread | None = None
+    preprocess_seconds: Spread | None = None
+    seconds: Spread | None = None
+    peak_rss_mb: Spread | None = None
+    train_peak_rss_mb: Spread | None = None
+    fidelity: Spread | None = None
+    epochs: Spread | None = None
+    command: str = ""
+    runs: list[Result] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Read the object in result.json."""
+        known = _known(cls, found)
+        spreads = {key: Spread(**known[key]) for key in AVERAGED if known.get(key) is not None}
+        return cls(**known | spreads | {"runs": [Result.of(run) for run in found["runs"]]})
+
+    def json(self) -> dict[str, Any]:
+        """Return the object, as it is written."""
+        return dataclasses.asdict(self)
+
+
+def summarize(results: Sequence[Result], *, command: str, partial: bool = False) -> Summary:
+    """Sum up the results of several seeds; where they are `partial`, over the seeds that have a number.
+
+    >>> summarize([Result(test=0.5, seed=0), Result(test=0.7, seed=1)], command="topoff train x").test
+    Spread(mean=0.6, std=0.14142135623730948)
+    """
+    rows = [vars(result) for result in results]
+    spreads: dict[str, Spread | None] = {}
+    for key in AVERAGED:
+        values = [row[key] for row in rows if not partial or row[key] is not None]
+        spreads[key] = Spread.over(values) if values else None
+    first = {key: value for key, value in _known(Summary, rows[0]).items() if key not in AVERAGED}
+    more: dict[str, Any] = {"seeds": [result.seed for result in results], "command": command, "runs": list(results)}
+    return Summary(**first | spreads | more)

@@ -1,0 +1,78 @@
+"""Train one seed in its folder: from settings to a finished run, or on from where it was interrupted."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch_geometric.data import Data
+
+from topoff.machine.memory import forget_peak, peak_memory
+from topoff.training.build import make_plan
+from topoff.training.config import Config, difference, write_toml
+from topoff.training.defaults import Choice
+from topoff.training.loop import Listener, Training
+from topoff.training.result import write_result
+from topoff.training.run_folder import CHECKPOINT, RunFolder
+from topoff.training.trained import graph_of
+
+
+def begin(config: Config, folder: RunFolder, *, command: str) -> None:
+    """Write the settings of a new run; of one that was begun, check that they are the same.
+
+    What was left open then may be left open again, or be given as it was chosen.
+
+    Raises:
+        ValueError: the run was begun with other settings.
+    """
+    if not (folder.path / "config.toml").is_file():
+        folder.write("config.toml", write_toml(config, command=command))
+        return
+    settings = folder.settings()
+    left_open: dict[str, Any] = {key: None for key in settings.reasons if getattr(config, key) is None}
+    changed = difference(dataclasses.replace(settings.config, **left_open), config)
+    if changed:
+        raise ValueError(
+            f"Expected the settings that {folder.path} was begun with (got {'; '.join(changed)}); use those, or choose "
+            "another folder."
+        )
+
+
+def train_seed(
+    config: Config, folder: RunFolder, *, data: Data | None = None, listener: Listener | None = None, command: str = ""
+) -> Training:
+    """Train one model with one seed; leave all files of a run in the folder, and return the training at its end.
+
+    An interrupted run is resumed, a finished one is only opened. What the settings leave open is chosen from the graph
+    once, and written into config.toml with its reason; how tables were encoded is written beside it.
+
+    Args:
+        config: what is asked for; it may leave things open.
+        folder: where the run is written.
+        data: the graph; loaded as the settings say where it is not given.
+        listener: told what happens.
+        command: that begins the run, for the record.
+
+    Raises:
+        ValueError: the settings do not suit the graph, or are not those that the run was begun with.
+        KeyboardInterrupt: the training was stopped, and has saved where it stands.
+    """
+    listener, inherited = listener or Listener(), 0 if forget_peak() else peak_memory()
+    begin(config, folder, command=command)
+    settings = folder.settings()
+    plan = make_plan(settings.config, graph_of(settings.config) if data is None else data)
+    known = [Choice(key, settings.keys[key], why) for key, why in settings.reasons.items()]
+    plan = dataclasses.replace(plan, choices=known + plan.choices)
+    listener.planned(plan)
+    if plan.config != settings.config:
+        reasons = {choice.what: choice.why for choice in plan.choices}
+        folder.write("config.toml", write_toml(plan.config, command=settings.command, reasons=reasons))
+    encoding = getattr(plan.data.get("names"), "encoding", None)
+    if encoding and not (folder.path / CHECKPOINT).is_file():  # before training: a run that is killed can predict, too
+        folder.write("encoding.json", encoding)
+    training = Training(plan, folder=folder, listener=listener, inherited=inherited)
+    listener.trains(training)
+    training.run()
+    if not folder.finished:
+        write_result(training, command=settings.command)
+    return training
