@@ -85,8 +85,8 @@ def communities(
     same = group.view(-1, 1) == group
     inside = 0.75 * degree * groups / n
     outside = 0.25 * degree * groups / (n * (groups - 1)) if groups > 1 else 0.0
-    chance = torch.where(same, inside, outside)
-    drawn = torch.rand(n, n, generator=generator) < chance
+    probability = torch.where(same, inside, outside)
+    drawn = torch.rand(n, n, generator=generator) < probability
     drawn = drawn.fill_diagonal_(fill_value=False) if directed else drawn.triu(1) | drawn.triu(1).t()
     if directed:
         drawn.diagonal()[::6] = True
@@ -136,7 +136,7 @@ def six_node_sets() -> list[Tensor]:
 
 def one_node_sets(n: int) -> list[Tensor]:
     """Return every node as a batch of its own."""
-    return list(torch.arange(n).split(1))
+    return list(torch.arange(n).tensor_split(n))
 
 
 def node_sets(sets: Sequence[Tensor]) -> NodeSets:
