@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import to_dense_adj
 
 from topoff.batching.node_sets import NodeSets
 
@@ -159,3 +160,11 @@ def cliques(count: int, size: int) -> Tensor:
 def same_part(part: Tensor) -> Tensor:
     """Describe a partition up to the names of its parts."""
     return part[:, None] == part[None, :]
+
+
+def normalized(data: Data) -> Tensor:
+    """Return D^-1/2 (A + I) D^-1/2 of an undirected graph, dense."""
+    edges: Tensor = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0]
+    matrix = edges.double() + torch.eye(len(edges))
+    scale = matrix.sum(1).rsqrt()
+    return scale.view(-1, 1) * matrix * scale
