@@ -24,7 +24,7 @@ _CORNER_EDGES = (
     *((2, 2), (5, 5), (12, 12)),  # self-loops, one of them in a one-node batch
     *((0, 1), (7, 4), (3, 7), (3, 7)),  # duplicates, inside a batch and across two
     *((9, 10), (10, 11), (11, 9), (10, 9)),  # a component of its own: a batch with an empty halo
-    *((0, 12), (5, 12), (12, 3)),  # the one-node batch hears and is heard
+    *((0, 12), (5, 12), (12, 3)),  # the one-node batch receives and sends
     *((13, 1), (13, 6)),  # a node that nobody sends to: a one-node batch without messages from outside
 )  # node 8 is isolated
 
@@ -93,9 +93,9 @@ def communities(
         drawn.diagonal()[::6] = True
     edges = drawn.nonzero().t().contiguous()
     split = torch.randperm(n, generator=generator)
-    centres = torch.randn(groups, features, generator=generator, dtype=torch.float64)
+    centers = torch.randn(groups, features, generator=generator, dtype=torch.float64)
     noise = torch.randn(n, features, generator=generator, dtype=torch.float64)
-    data = Data(x=(centres[group] + noise).to(dtype), edge_index=edges, y=group)
+    data = Data(x=(centers[group] + noise).to(dtype), edge_index=edges, y=group)
     if weighted:
         value = 0.5 + torch.rand(n, n, generator=generator, dtype=torch.float64)
         value = value if directed else (value + value.t()) / 2

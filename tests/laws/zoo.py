@@ -127,7 +127,7 @@ class OwnFirst(nn.Module):
         return self.last(self.conv(x, self.root(x).tanh(), edge_index))
 
 
-class Unlearnt(Stack):
+class Unlearned(Stack):
     """Propagate the raw features by convs without weights, then classify (SGC as a user might write it)."""
 
     def __init__(self, features: int, convs: list[nn.Module]) -> None:
@@ -283,7 +283,7 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
     "gated": lambda d: Same(d.num_features, [gnn.GatedGraphConv(HIDDEN, 2), gnn.GatedGraphConv(HIDDEN, 1)]),
     "simple": lambda d: Same(d.num_features, [gnn.SimpleConv(combine_root="self_loop"), gnn.SimpleConv("mean")]),
     "simple_cat": lambda d: Same(d.num_features, [gnn.SimpleConv("mean", "cat"), gnn.SimpleConv("sum", "cat")]),
-    "propagated_features": lambda d: Unlearnt(d.num_features, [gnn.LGConv(), gnn.SimpleConv("mean")]),
+    "propagated_features": lambda d: Unlearned(d.num_features, [gnn.LGConv(), gnn.SimpleConv("mean")]),
     "mixed_operators": lambda d: Linear(d.num_features),
     "mixed": lambda d: Mixed(d.num_features),
     "nested": lambda d: Nested(d.num_features),
