@@ -29,7 +29,6 @@ OTHER = {  # for every setting that a method reads, a value other than the usual
     "fanout": 3, "hops": 1, "walk_length": 3, "mix": 0.5,
 }  # fmt: skip
 UNREAD = {  # what a method takes although it reads it from no run
-    "full": (*OTHER, "no_such_setting"),  # takes the settings of TOP, and ignores them
     "drop": ("estimator", "inits"),  # takes those of TOP: they matter from rank 1 on
     "shadow-ppr": ("hops",),  # takes those of shadow
     "lmc": ("train_only",),  # takes it to refuse it in a sentence of its own
