@@ -1,9 +1,11 @@
-"""What all tests share: this folder is on the path, so that they can import `graphs`, and runs are repeatable."""
+"""What all tests share: this folder is on the path, so that they can import `graphs`; every test is repeatable."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from commands import Command, Done, call
 
 
 @pytest.fixture(autouse=True)
@@ -19,3 +21,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return a function that runs a verb in this process as `python -m topoff` does."""
+
+    def run(*arguments: object, code: int = 0) -> Done:
+        return call(*arguments, capture=capsys, code=code)
+
+    return run

@@ -30,7 +30,8 @@ def dense(csr: Csr) -> Floats:
 
 def closed_form(csr: Csr, alpha: float) -> Floats:
     walk = dense(csr)
-    return alpha * np.linalg.inv(np.eye(len(walk)) - (1 - alpha) * walk)
+    inverse: Floats = np.linalg.inv(np.eye(len(walk)) - (1 - alpha) * walk)
+    return alpha * inverse
 
 
 def undirected() -> Csr:

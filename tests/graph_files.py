@@ -19,7 +19,7 @@ def arrays(**changes: Any) -> dict[str, np.ndarray]:
         "edge_index": np.array([[0, 0, 2, 3, 4], [1, 1, 2, 0, 3]]),
         "edge_weight": np.array([1, 0.5, -1, 0, 2], dtype=np.float32),
         "y": np.array([0, 7, 0, 7, 3, -1]),
-        **{name: np.isin(np.arange(N), nodes) for name, nodes in zip(MASKS, ((0, 1), 2, (3, 4)), strict=True)},
+        **{name: np.isin(np.arange(N), nodes) for name, nodes in zip(MASKS, ([0, 1], [2], [3, 4]), strict=True)},
         "class_names": np.array(list("abcdefgh")),
         "vocab": np.array([object()]),
     }

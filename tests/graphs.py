@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import to_dense_adj
 
 from topoff.batching.node_sets import NodeSets
 
@@ -23,7 +24,7 @@ _CORNER_EDGES = (
     *((2, 2), (5, 5), (12, 12)),  # self-loops, one of them in a one-node batch
     *((0, 1), (7, 4), (3, 7), (3, 7)),  # duplicates, inside a batch and across two
     *((9, 10), (10, 11), (11, 9), (10, 9)),  # a component of its own: a batch with an empty halo
-    *((0, 12), (5, 12), (12, 3)),  # the one-node batch hears and is heard
+    *((0, 12), (5, 12), (12, 3)),  # the one-node batch receives and sends
     *((13, 1), (13, 6)),  # a node that nobody sends to: a one-node batch without messages from outside
 )  # node 8 is isolated
 
@@ -85,16 +86,16 @@ def communities(
     same = group.view(-1, 1) == group
     inside = 0.75 * degree * groups / n
     outside = 0.25 * degree * groups / (n * (groups - 1)) if groups > 1 else 0.0
-    chance = torch.where(same, inside, outside)
-    drawn = torch.rand(n, n, generator=generator) < chance
+    probability = torch.where(same, inside, outside)
+    drawn = torch.rand(n, n, generator=generator) < probability
     drawn = drawn.fill_diagonal_(fill_value=False) if directed else drawn.triu(1) | drawn.triu(1).t()
     if directed:
         drawn.diagonal()[::6] = True
     edges = drawn.nonzero().t().contiguous()
     split = torch.randperm(n, generator=generator)
-    centres = torch.randn(groups, features, generator=generator, dtype=torch.float64)
+    centers = torch.randn(groups, features, generator=generator, dtype=torch.float64)
     noise = torch.randn(n, features, generator=generator, dtype=torch.float64)
-    data = Data(x=(centres[group] + noise).to(dtype), edge_index=edges, y=group)
+    data = Data(x=(centers[group] + noise).to(dtype), edge_index=edges, y=group)
     if weighted:
         value = 0.5 + torch.rand(n, n, generator=generator, dtype=torch.float64)
         value = value if directed else (value + value.t()) / 2
@@ -136,7 +137,7 @@ def six_node_sets() -> list[Tensor]:
 
 def one_node_sets(n: int) -> list[Tensor]:
     """Return every node as a batch of its own."""
-    return list(torch.arange(n).split(1))
+    return list(torch.arange(n).tensor_split(n))
 
 
 def node_sets(sets: Sequence[Tensor]) -> NodeSets:
@@ -159,3 +160,11 @@ def cliques(count: int, size: int) -> Tensor:
 def same_part(part: Tensor) -> Tensor:
     """Describe a partition up to the names of its parts."""
     return part[:, None] == part[None, :]
+
+
+def normalized(data: Data) -> Tensor:
+    """Return D^-1/2 (A + I) D^-1/2 of an undirected graph, dense."""
+    edges: Tensor = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0]
+    matrix = edges.double() + torch.eye(len(edges))
+    scale = matrix.sum(1).rsqrt()
+    return scale.view(-1, 1) * matrix * scale

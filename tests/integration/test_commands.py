@@ -1,25 +1,21 @@
-"""The command line, the example and the README's code, each in a process of its own."""
+"""`topoff measure`, the example and the README's code: each once in a process of its own, errors by the same `main`."""
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from commands import ROOT, Command, Done, finish, start
 from topoff.cli.app import app
 from topoff.models.by_name import MODELS
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run Python and check the exit code."""
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == code, done.stderr
+def run(*arguments: str, code: int = 0) -> Done:
+    """Run Python in a process of its own and check the exit code."""
+    done = finish(start(*arguments, folder=ROOT))
+    assert done.code == code, done.err
     return done
 
 
@@ -41,7 +37,7 @@ MEASURE = ["--hidden", "16", "--epochs", "12", "--ratio", "0.25", "--rank", "8",
 
 def test_measure_ends_in_one_line_of_json(graph_file: str) -> None:
     done = run("-m", "topoff", "measure", graph_file, *MEASURE, "--batches", "metis", "--parts", "8")
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.out.splitlines()[-1])
     assert list(result) == ["top", "cluster", "drop"]
     keys = {"relative_error", "accuracy_degradation", "gradient_error", "gradient_cosine"}
     assert set(result["top"]) == keys | {"certificate"}
@@ -50,24 +46,26 @@ def test_measure_ends_in_one_line_of_json(graph_file: str) -> None:
 
 
 @pytest.mark.parametrize("estimator", ["paper", "released"])
-def test_measure_with_the_papers_estimators_and_random_batches(graph_file: str, estimator: str) -> None:
+def test_measure_with_the_papers_estimators_and_random_batches(
+    command: Command, graph_file: str, estimator: str
+) -> None:
     options = ("--estimator", estimator, "--batches", "random", "--methods", "top", "--inits", "3")
-    done = run("-m", "topoff", "measure", graph_file, *MEASURE, *options)
-    assert 0 < json.loads(done.stdout)["top"]["relative_error"] < 1
+    done = command("measure", graph_file, *MEASURE, *options)
+    assert 0 < json.loads(done.out)["top"]["relative_error"] < 1
 
 
-def test_a_fresh_basis_is_better_than_a_random_one(graph_file: str) -> None:
+def test_a_fresh_basis_is_better_than_a_random_one(command: Command, graph_file: str) -> None:
     errors = []
     for age in ("none", "2"):
-        done = run("-m", "topoff", "measure", graph_file, *MEASURE, "--refresh-age", age, "--methods", "top")
-        errors.append(json.loads(done.stdout)["top"]["relative_error"])
+        done = command("measure", graph_file, *MEASURE, "--refresh-age", age, "--methods", "top")
+        errors.append(json.loads(done.out)["top"]["relative_error"])
     assert errors[1] < errors[0]
 
 
-def test_measure_prints_a_table_without_json(graph_file: str) -> None:
-    done = run("-m", "topoff", "measure", graph_file, "--hidden", "8", "--epochs", "2", "--rank", "4", "--ratio", "0.5")
-    assert "cluster" in done.stdout
-    assert "%" in done.stdout
+def test_measure_prints_a_table_without_json(command: Command, graph_file: str) -> None:
+    done = command("measure", graph_file, "--hidden", "8", "--epochs", "2", "--rank", "4", "--ratio", "0.5")
+    assert "cluster" in done.out
+    assert "%" in done.out
 
 
 def test_quiet_means_the_same_for_every_verb() -> None:
@@ -107,38 +105,40 @@ def test_every_model_can_be_measured(graph_file: str, model: str) -> None:
         (["GRAPH", "--batches", "metsi", "--epochs", "1"], "metis"),
     ],
 )
-def test_a_user_error_is_one_line_and_exit_code_2(graph_file: str, arguments: list[str], sentence: str) -> None:
+def test_a_user_error_is_one_line_and_exit_code_2(
+    command: Command, graph_file: str, arguments: list[str], sentence: str
+) -> None:
     filled = [graph_file if argument == "GRAPH" else argument for argument in arguments]
-    done = run("-m", "topoff", "measure", *filled, "--quiet", code=2)
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("topoff: ")
-    assert re.search(sentence, done.stderr)
+    done = command("measure", *filled, "--quiet", code=2)
+    assert len(done.err.splitlines()) == 1
+    assert done.err.startswith("topoff: ")
+    assert re.search(sentence, done.err)
 
 
-def test_debug_shows_the_traceback() -> None:
-    done = run("-m", "topoff", "measure", "nowhere.npz", "--debug", code=1)
-    assert "Traceback" in done.stderr
+def test_debug_lets_the_error_through(command: Command) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.npz"):
+        command("measure", "nowhere.npz", "--debug")
 
 
 def test_help_ends_in_examples_and_version_is_printed() -> None:
-    assert "topoff measure wordnet" in run("-m", "topoff", "measure", "--help").stdout
-    assert run("-m", "topoff", "--version").stdout.startswith("topoff ")
+    assert "topoff measure wordnet" in run("-m", "topoff", "measure", "--help").out
+    assert run("-m", "topoff", "--version").out.startswith("topoff ")
 
 
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, topoff.cli.app; print('torch' in sys.modules)"
-    assert run("-c", code).stdout.strip() == "False"
+    assert run("-c", code).out.strip() == "False"
 
 
 def test_the_quickstart_runs() -> None:
     done = run("examples/quickstart.py", "--epochs", "1")
-    assert "exact test accuracy" in done.stdout
-    assert "peak memory" in done.stdout
+    assert "exact test accuracy" in done.out
+    assert "peak memory" in done.out
 
 
 def test_the_code_in_the_readme_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert "range(50)" in code
     done = run("-c", code.replace("range(50)", "range(1)"))
-    assert "'test'" in done.stdout
-    assert "fidelity" in done.stdout
+    assert "'test'" in done.out
+    assert "fidelity" in done.out

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from topoff.cli import app as cli
+from commands import Command, Done, call
 from topoff.cli.compare_progress import CompareProgress
 from topoff.experiments.jobs import Job
 from topoff.training.config import make_config
@@ -30,18 +28,6 @@ class Killer(torch_geometric.nn.GCN):
     def __init__(self, *args, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@dataclass(frozen=True)
-class Done:
-    """Hold what a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +52,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(*arguments: object, code: int = 0) -> Done:
-        monkeypatch.setattr(sys, "argv", ["topoff", "compare", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        done = Done(int(left.value.code or 0), *capfd.readouterr())
-        assert done.code == code, done.err
-        return done
+        return call("compare", *arguments, capture=capfd, code=code)
 
     return run
 

@@ -5,10 +5,8 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,54 +16,18 @@ import torch
 from torch_geometric.data import Data
 
 import topoff
+from commands import Command, Done, finish, start_verb
 from graphs import communities, corners
-from topoff.cli import app as cli
 from topoff.cli.partition import summarize
 from topoff.data.describe import describe
 from topoff.data.layout import SPLITS
 
 
-@dataclass(frozen=True)
-class Done:
-    """Hold what a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, object]:
-        """Return the JSON on the last line."""
-        return json.loads(self.out.splitlines()[-1])
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Return a function that runs a verb in this process as `python -m topoff` does."""
-
-    def run(*arguments: object, code: int = 0) -> Done:
-        monkeypatch.setattr(sys, "argv", ["topoff", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        done = Done(int(left.value.code or 0), *capsys.readouterr())
-        assert done.code == code, done.err
-        return done
-
-    return run
-
-
-def processes(*lines: list[object], folder: Path, code: int = 0) -> list[tuple[str, str]]:
-    """Run verbs at the same time, in processes of their own; return what each wrote to stdout and stderr."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [
-        subprocess.Popen([sys.executable, "-m", "topoff", *map(str, line)], cwd=folder, **pipes) for line in lines
-    ]
-    written = [one.communicate(timeout=300) for one in started]
-    assert [one.returncode for one in started] == [code] * len(lines), written
-    return written
+def processes(*lines: list[object], folder: Path, code: int = 0) -> list[Done]:
+    """Run verbs at the same time, in processes of their own."""
+    done = [finish(process) for process in [start_verb(*line, folder=folder) for line in lines]]
+    assert [one.code for one in done] == [code] * len(lines), done
+    return done
 
 
 def save(data: Data, path: Path, *, split: bool = True) -> Path:
@@ -107,18 +69,18 @@ def test_each_verb_in_a_process_of_its_own(graph: Path) -> None:
     lines = [[verb, "graph.npz", "--json"] for verb in ("info", "convert", "partition")]
     lines[1].append("again.npz")
     lines[2] += ["--parts", 4]
-    (info, quiet), (convert, _), (partition, _) = processes(*lines, folder=graph.parent)
-    assert quiet == ""
-    assert json.loads(info)["nodes"] == json.loads(convert)["nodes"] == 60
+    info, convert, partition = processes(*lines, folder=graph.parent)
+    assert info.err == ""
+    assert info.json["nodes"] == convert.json["nodes"] == 60
     assert_equal(topoff.load(graph.parent / "again.npz"), topoff.load(graph))
-    assert set(json.loads(partition)) == {"parts", "edge_cut", "min", "mean", "max", "seconds", "out"}
+    assert set(partition.json) == {"parts", "edge_cut", "min", "mean", "max", "seconds", "out"}
     assert np.load(graph.parent / "parts.npz")["parts"].shape == (60,)
 
 
 def test_a_bad_place_is_said_at_once_in_one_line(tmp_path: Path) -> None:
     lines = [["convert", "wordnet", "nowhere/out.npz"], ["partition", "wordnet", "--out", "nowhere/out.npz"]]
-    for _, said in processes(*lines, folder=tmp_path, code=2):
-        assert said == (
+    for done in processes(*lines, folder=tmp_path, code=2):
+        assert done.err == (
             f"topoff: Expected the folder of OUT to exist (got no folder {tmp_path.resolve()}/nowhere); create it "
             "first.\n"
         )

@@ -3,12 +3,13 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from commands import Command, Done, finish, start_verb
 
 SETTINGS = ["--epochs", "24", "--hidden", "16", "--layers", "2", "--ratio", "0.25", "--rank", "8", "--dropout", "0.3"]
 SETTINGS += ["--eval-every", "2", "--schedule", "cosine", "--checkpoint-seconds", "0", "--weight-decay", "1e-4"]
@@ -25,22 +26,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(*arguments: object, cache: Path) -> subprocess.Popen[str]:
-    """Start a verb in a process of its own."""
-    command = [sys.executable, "-m", "topoff", *map(str, arguments)]
-    environment = {"TOPOFF_CACHE": str(cache), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": str(cache)}
-    listening = {
-        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    }  # ignored under `nohup make test &`
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=environment, text=True, **pipes, **listening)
-
-
-def finish(*arguments: object, cache: Path) -> None:
-    """Run a verb to its end."""
-    process = start(*arguments, cache=cache)
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, out + err
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path / "cache"))
 
 
 def wait_for_epoch(process: subprocess.Popen[str], run: Path, *, epoch: int) -> None:
@@ -59,33 +47,28 @@ def without_times(run: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("variant", [["--refresh", "every=3"], ["--refresh", "adaptive", "--regroup"]], ids=str)
-def test_killed_and_resumed_is_uninterrupted(graph: Path, tmp_path: Path, variant: list[str]) -> None:
+def test_killed_and_resumed_is_uninterrupted(command: Command, graph: Path, tmp_path: Path, variant: list[str]) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish("train", graph, *SETTINGS, *variant, "--out", whole, "--quiet", cache=tmp_path / "cache")
-    process = start("train", graph, *SETTINGS, *variant, "--out", broken, "--quiet", cache=tmp_path / "cache")
-    for epoch in (3, 10):
+    command("train", graph, *SETTINGS, *variant, "--out", whole, "--quiet")
+    for epoch, line in ((3, [graph, *SETTINGS, *variant, "--out", broken]), (10, ["--resume", broken])):
+        process = start_verb("train", *line, "--quiet", folder=tmp_path)
         wait_for_epoch(process, broken, epoch=epoch)
         time.sleep(0.013 * epoch)  # somewhere inside an epoch, a refresh or a write
         process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        assert finish(process).code == -signal.SIGKILL
         assert not (broken / "result.json").exists()
-        process = start("train", "--resume", broken, "--quiet", cache=tmp_path / "cache")
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, out + err
+    command("train", "--resume", broken, "--quiet")
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert without_times(broken) == without_times(whole)
     assert len(without_times(whole)) == 24
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(graph: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(command: Command, graph: Path, tmp_path: Path) -> None:
     run, settings = tmp_path / "run", [*SETTINGS, "--refresh", "every=3"]
-    process = start("train", graph, *settings, "--out", run, "--quiet", cache=tmp_path / "cache")
+    process = start_verb("train", graph, *settings, "--out", run, "--quiet", folder=tmp_path)
     wait_for_epoch(process, run, epoch=5)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert err == f"topoff: Stopped; resume with: topoff train --resume {run}\n"
-    finish("train", "--resume", run, "--quiet", cache=tmp_path / "cache")
-    finish("train", graph, *settings, "--out", tmp_path / "whole", "--quiet", cache=tmp_path / "cache")
+    assert finish(process) == Done(1, "", f"topoff: Stopped; resume with: topoff train --resume {run}\n")
+    command("train", "--resume", run, "--quiet")
+    command("train", graph, *settings, "--out", tmp_path / "whole", "--quiet")
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,8 @@ from safetensors.torch import load_file
 
 import topoff.report.page
 import topoff.training.loop
-from topoff.cli import app as cli
+from commands import ROOT, Command, Done, finish, start_verb
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "examples" / "tables"
 N = 400
 SPLITS = ("train", "val", "test")
@@ -43,20 +42,6 @@ RECORDED |= {"seed", "command", "date", "versions", "machine", "chosen"}
 
 
 @dataclass(frozen=True)
-class Done:
-    """Hold what a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, object]:
-        """Return the JSON on the last line, as strict readers take it."""
-        return json.loads(self.out.splitlines()[-1], parse_constant=pytest.fail)
-
-
-@dataclass(frozen=True)
 class Trained:
     """Hold a run, and what its process wrote."""
 
@@ -66,9 +51,6 @@ class Trained:
     def read(self, name: str) -> dict[str, object]:
         """Read a JSON file of the run."""
         return json.loads((self.run / name).read_text())
-
-
-Command = Callable[..., Done]
 
 
 # ---- graphs and runs that many tests share
@@ -116,23 +98,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def start(line: list[object], folder: Path, **pipes: object) -> subprocess.Popen[str]:
-    """Start a verb in a process of its own."""
-    keys = ("PATH", "HOME", "TOPOFF_CACHE")
-    environment = {key: os.environ[key] for key in keys if key in os.environ} | {
-        "OMP_NUM_THREADS": "1",
-        "TERM": "xterm",
-    }
-    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | pipes
-    return subprocess.Popen([sys.executable, "-m", "topoff", *map(str, line)], cwd=folder, env=environment, **settings)
-
-
-def finish(process: subprocess.Popen[str]) -> Done:
-    """Wait for the end of a process."""
-    out, err = process.communicate(timeout=300)
-    return Done(process.returncode, out, err)
-
-
 def read_terminal(side: int) -> str:
     """Read all that is written to a terminal, to the end of those who write."""
     parts = []
@@ -151,10 +116,10 @@ def read_terminal(side: int) -> str:
 def runs(place: Path) -> dict[str, Trained]:
     """Train at the same time: the contract on a file, and a folder of tables before a real terminal."""
     (place / "work").mkdir()
-    first = start(["train", "graph.npz", "--root", place, *CONTRACT.split()], place / "work")
+    first = start_verb("train", "graph.npz", "--root", place, *CONTRACT.split(), folder=place / "work")
     mine, theirs = pty.openpty()
     line = ["train", TABLES, "--epochs", 6, "--hidden", 8, "--out", "runs/tables", "--json"]
-    second = start(line, place / "work", stderr=theirs)
+    second = start_verb(*line, folder=place / "work", stderr=theirs)
     os.close(theirs)
     seen = read_terminal(mine)
     made = {"contract": finish(first), "tables": finish(second)}
@@ -181,22 +146,10 @@ def copied(contract: Trained, tmp_path: Path) -> Path:
     return Path(shutil.copytree(contract.run, tmp_path / "copied"))
 
 
-@pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path, tmp_path: Path
-) -> Command:
-    """Return a function that runs a verb in this process, in an empty folder, as `python -m topoff` does."""
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path) -> None:
+    """Run every verb in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object, code: int = 0) -> Done:
-        monkeypatch.setattr(sys, "argv", ["topoff", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        done = Done(int(left.value.code or 0), *capsys.readouterr())
-        assert done.code == code, done.err
-        return done
-
-    return run
 
 
 @pytest.fixture
@@ -304,7 +257,7 @@ def test_each_verb_in_a_process_of_its_own(contract: Trained, tables: Trained, t
         ["predict", tables.run, "--out", "new/p.csv"],
         ["report", contract.run],
     ]
-    evaluated, predicted, reported = map(finish, [start([*line], tmp_path) for line in lines])
+    evaluated, predicted, reported = map(finish, [start_verb(*line, folder=tmp_path) for line in lines])
     assert [done.code for done in (evaluated, predicted, reported)] == [0, 0, 0]
     assert [done.err for done in (evaluated, predicted, reported)] == ["", "", ""]
     assert scores(evaluated.json) == scores(contract.done.json)
@@ -321,7 +274,7 @@ def test_help_is_quick_and_ends_in_examples(verb: str, place: Path) -> None:
     spent = []
     for _ in range(3):  # on a busy machine even a process's own seconds vary
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = finish(start([verb, "--help"], place))
+        done = finish(start_verb(verb, "--help", folder=place))
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert (done.code, done.err) == (0, "")
@@ -352,7 +305,7 @@ def test_the_shell_completes(place: Path) -> None:
 
 def test_debug_shows_the_traceback(place: Path) -> None:
     line = ["train", "--config", "nowhere.toml"]
-    plain, full = map(finish, [start(line, place), start([*line, "--debug"], place)])
+    plain, full = map(finish, [start_verb(*line, *flag, folder=place) for flag in ([], ["--debug"])])
     assert (plain.code, full.code) == (2, 1)
     assert re.fullmatch(r"topoff: Expected a TOML file .*\(got 'nowhere\.toml'\).*\n", plain.err)
     assert "Traceback" in full.err
@@ -968,6 +921,5 @@ def test_what_goes_wrong_otherwise_is_one_line(
     done = command("report", contract.run, code=code)
     assert re.fullmatch(f"topoff: {sentence}\n", done.err)
     if name == "bug":
-        monkeypatch.setattr(sys, "argv", ["topoff", "report", str(contract.run), "--debug"])
         with pytest.raises(RuntimeError, match="two\nlines"):
-            cli.main()
+            command("report", contract.run, "--debug")

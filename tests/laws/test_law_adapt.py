@@ -146,15 +146,15 @@ def test_steps_on_one_batch_lower_its_variance(conv: str) -> None:
     method = made(data, conv, draws=10)
     method.model.eval()
     batch = method.batch(0, 0)
-    optimiser = torch.optim.SGD([method.sampler], lr=0.2)
+    optimizer = torch.optim.SGD([method.sampler], lr=0.2)
     values = []
     for _ in range(12):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         method.forward(batch)
         variance = method.variance(batch)
         variance.backward()
         assert float(method.sampler.grad.abs().max()) > 0
-        optimiser.step()
+        optimizer.step()
         values.append(variance.item())
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.99 * values[0]
@@ -167,13 +167,13 @@ def test_steps_on_many_draws_lower_the_true_variance() -> None:
     method.prepare()
     targets = np.arange(3, 15)
     before = true_variance(method, targets, data.x).item()
-    optimiser = torch.optim.Adam([method.sampler], lr=0.05)
+    optimizer = torch.optim.Adam([method.sampler], lr=0.05)
     for seed in range(60):
         batch = method._sampled(targets, np.random.default_rng(seed))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         method.forward(batch)
         method.variance(batch).backward()
-        optimiser.step()
+        optimizer.step()
     assert true_variance(method, targets, data.x).item() < 0.9 * before
 
 
@@ -206,13 +206,13 @@ def test_few_neighbours_are_all_taken() -> None:
 def test_training_lowers_the_loss_and_moves_the_sampler(conv: str) -> None:
     data = communities(120, groups=3, degree=6.0, weighted=True)
     method = made(data, conv, ratio=0.2, weight=0.02 if conv == "gin" else 0.5)
-    optimiser = torch.optim.Adam(method.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(method.parameters(), lr=0.01)
     before, first = F.cross_entropy(method.exact()[0], data.y), method.weights()["sampler"]
     for _ in range(6):
         for batch in method.batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             assert method.learn(batch, loss_of).isfinite()
-            optimiser.step()
+            optimizer.step()
     assert F.cross_entropy(method.exact()[0], data.y) < 0.9 * before
     assert not torch.equal(method.sampler, first)
 
@@ -224,19 +224,19 @@ def test_restoring_goes_on_bitwise() -> None:
         method = Adapt(zoo.make("gcn", data), data, ratio=0.1)
         return method, torch.optim.SGD(method.parameters(), lr=0.5)
 
-    def run(method: Adapt, optimiser: torch.optim.Optimizer, *, steps: int) -> list[tuple[list[int], float]]:
+    def run(method: Adapt, optimizer: torch.optim.Optimizer, *, steps: int) -> list[tuple[list[int], float]]:
         seen = []
         for batch, _ in zip(method.batches(), range(steps), strict=False):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             seen.append((batch.n_id.tolist(), float(method.learn(batch, loss_of))))
-            optimiser.step()
+            optimizer.step()
             if len(seen) == steps:
                 break
         return seen
 
-    method, optimiser = started()
+    method, optimizer = started()
     method.prepare()
-    run(method, optimiser, steps=4)
+    run(method, optimizer, steps=4)
     state, weights = method.state(), method.weights()
     model = {name: value.clone() for name, value in method.model.state_dict().items()}
     resumed, other = started()
@@ -247,7 +247,7 @@ def test_restoring_goes_on_bitwise() -> None:
     assert not torch.equal(fresh.sampler, weights["sampler"])
     again = run(resumed, other, steps=5)
     method.position.resumed = True  # the first run stopped in the middle of an epoch: it goes on there
-    assert run(method, optimiser, steps=5) == again
+    assert run(method, optimizer, steps=5) == again
     assert torch.equal(method.sampler, resumed.sampler)
 
 

@@ -17,7 +17,7 @@ NAMES = [
 ]
 
 
-def relabelled(data: Data, *, seed: int) -> tuple[Data, Tensor]:
+def relabeled(data: Data, *, seed: int) -> tuple[Data, Tensor]:
     """Return the same graph with its nodes renamed and its edges shuffled, and the new name of every node."""
     generator = torch.Generator().manual_seed(seed)
     name = torch.randperm(data.num_nodes, generator=generator)
@@ -35,7 +35,7 @@ def relabelled(data: Data, *, seed: int) -> tuple[Data, Tensor]:
 @pytest.mark.parametrize("name", NAMES)
 def test_corresponding_batches_have_corresponding_outputs(name, sampler, seed):
     data = communities(48, directed=bool(seed % 2), weighted=True, edge_features=2, seed=seed)
-    other, rename = relabelled(data, seed=seed)
+    other, rename = relabeled(data, seed=seed)
     model = zoo.make(name, data, seed=seed).eval()
     sets = NodeSets(method=sampler, ratio=0.25, seed=seed).fit(data).of(0)
     outputs = []
@@ -48,7 +48,7 @@ def test_corresponding_batches_have_corresponding_outputs(name, sampler, seed):
 @pytest.mark.parametrize("name", ["gcn_weighted", "tag", "gat_features", "mixed"])
 def test_exact_inference_is_equivariant(name):
     data = communities(48, directed=True, weighted=True, edge_features=2)
-    other, rename = relabelled(data, seed=3)
+    other, rename = relabeled(data, seed=3)
     model = zoo.make(name, data)
     zoo.assert_near(predict(model, other, ratio=0.25)[rename], predict(model, data, ratio=0.25), tolerance=1e-12)
 
@@ -57,7 +57,7 @@ def test_exact_inference_is_equivariant(name):
 def test_the_released_estimator_is_equivariant(name):
     """It has one global basis and reads all nodes of a batch."""
     data = communities(48, directed=True, weighted=True, edge_features=2)
-    other, rename = relabelled(data, seed=3)
+    other, rename = relabeled(data, seed=3)
     model = zoo.make(name, data).eval()
     sets = NodeSets(method="metis", ratio=0.25).fit(data).of(0)
     outputs = []

@@ -358,14 +358,14 @@ def test_a_restored_run_goes_on_to_the_bit(kind: type[Gas]) -> None:
     data = communities(60, dtype=torch.float32)
     settings = {"ratio": 0.25, "seed": 1} | ({} if kind is GraphFMIB else {"batches": "random", "regroup": True})
 
-    def steps(method: Gas, optimiser: torch.optim.Optimizer, count: int) -> list[float]:
+    def steps(method: Gas, optimizer: torch.optim.Optimizer, count: int) -> list[float]:
         """Take some steps, and return their losses."""
         losses: list[float] = []
         while len(losses) < count:
             for batch in method.batches():
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 losses.append(float(method.learn(batch, loss_of)))
-                optimiser.step()
+                optimizer.step()
                 if len(losses) == count:
                     break
         return losses
@@ -375,9 +375,9 @@ def test_a_restored_run_goes_on_to_the_bit(kind: type[Gas]) -> None:
         model = gnn.GCN(5, 16, num_layers=3, out_channels=4, dropout=0.5, norm="batch_norm")
         return kind(model, data, **settings), torch.optim.SGD(model.parameters(), lr=0.1)
 
-    method, optimiser = started()
+    method, optimizer = started()
     method.prepare()
-    losses = steps(method, optimiser, 30)
+    losses = steps(method, optimizer, 30)
     assert sum(losses[-8:]) < 0.9 * sum(losses[:8])
     weights = {place: table.clone() for place, table in method.weights().items()}
     saved = copy.deepcopy(method.model.state_dict()), method.state(), torch.get_rng_state()
@@ -386,7 +386,7 @@ def test_a_restored_run_goes_on_to_the_bit(kind: type[Gas]) -> None:
     again.restore(saved[1], weights)
     method.position.resumed = True  # both go on in the middle of the epoch
     torch.set_rng_state(saved[2])
-    expected = steps(method, optimiser, 10)
+    expected = steps(method, optimizer, 10)
     torch.set_rng_state(saved[2])
     assert steps(again, other, 10) == expected
     assert all(torch.equal(table, again.weights()[place]) for place, table in method.weights().items())

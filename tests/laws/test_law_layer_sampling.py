@@ -242,13 +242,13 @@ def test_batches_are_functions_of_seed_epoch_and_number(name: str) -> None:
 def test_training_lowers_the_loss(name: str, conv: str) -> None:
     data = communities(120, groups=3, degree=6.0, weighted=True, edge_features=2)
     method = made(name, data, conv, ratio=0.2)
-    optimiser = torch.optim.Adam(method.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(method.parameters(), lr=0.01)
     before = F.cross_entropy(method.exact()[0], data.y)
     for _ in range(6):
         for batch in method.batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             assert method.learn(batch, lambda out, batch: F.cross_entropy(out, batch.y)).isfinite()
-            optimiser.step()
+            optimizer.step()
     assert F.cross_entropy(method.exact()[0], data.y) < 0.9 * before
 
 

@@ -230,14 +230,14 @@ def test_batches_are_a_function_of_seed_epoch_and_number() -> None:
 # ---- training
 
 
-def trained(method: Precomputed, *, steps: int, optimiser: torch.optim.Optimizer) -> list[float]:
+def trained(method: Precomputed, *, steps: int, optimizer: torch.optim.Optimizer) -> list[float]:
     """Take some steps, through as many epochs as they need, and return their losses."""
     losses: list[float] = []
     while len(losses) < steps:
         for batch in method.batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             losses.append(float(method.learn(batch, loss_of)))
-            optimiser.step()
+            optimizer.step()
             if len(losses) == steps:
                 break
     return losses
@@ -246,20 +246,20 @@ def trained(method: Precomputed, *, steps: int, optimiser: torch.optim.Optimizer
 @pytest.mark.parametrize("name", ["sgc", "sign"])
 def test_training_lowers_the_loss(name: str) -> None:
     method = made(name, communities(60, groups=3))
-    losses = trained(method, steps=90, optimiser=torch.optim.Adam(method.parameters(), lr=0.05))
+    losses = trained(method, steps=90, optimizer=torch.optim.Adam(method.parameters(), lr=0.05))
     assert np.mean(losses[-6:]) < 0.5 * np.mean(losses[:6])
 
 
 def test_a_restored_run_goes_on_bitwise() -> None:
     data = communities(60, groups=3)
     whole, before = made("sign", data), made("sign", data)
-    losses = trained(whole, steps=9, optimiser=torch.optim.SGD(whole.parameters(), lr=0.1))
-    first = trained(before, steps=4, optimiser=torch.optim.SGD(before.parameters(), lr=0.1))
+    losses = trained(whole, steps=9, optimizer=torch.optim.SGD(whole.parameters(), lr=0.1))
+    first = trained(before, steps=4, optimizer=torch.optim.SGD(before.parameters(), lr=0.1))
     after = Sign(MODELS["sign"](5).double(), data, ratio=0.3, seed=0)
     after.model.load_state_dict(before.model.state_dict())
     after.restore(before.state(), before.weights())
     assert after.state() == before.state() == {"epoch": 1, "position": 1}  # in the middle of the second epoch
-    assert first + trained(after, steps=5, optimiser=torch.optim.SGD(after.parameters(), lr=0.1)) == losses
+    assert first + trained(after, steps=5, optimizer=torch.optim.SGD(after.parameters(), lr=0.1)) == losses
     assert all(torch.equal(one, two) for one, two in zip(whole.parameters(), after.parameters(), strict=True))
 
 

@@ -33,15 +33,15 @@ def losses(
     torch.manual_seed(seed)
     model = MODELS[kind](data).double()
     top = TOP(model, data, ratio=0.25, rank=4, seed=seed, tolerance=9.0, **settings)
-    optimiser, found = torch.optim.Adam(model.parameters(), lr=0.01), []
+    optimizer, found = torch.optim.Adam(model.parameters(), lr=0.01), []
     model.train()
     for _ in range(epochs):
         for batch in top:
             out = top(batch)
             loss = F.cross_entropy(out[batch.train_mask], batch.y[batch.train_mask])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             found.append(float(loss.detach()))
             within(top)
         between(top)

@@ -370,7 +370,7 @@ def test_a_short_training_lowers_the_loss(kind) -> None:
     torch.manual_seed(0)
     method = KINDS[kind](GCN(5, 16, num_layers=2, out_channels=4).double(), data, ratio=0.25, seed=0)
     method.prepare()
-    optimiser = torch.optim.Adam(method.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(method.parameters(), lr=0.02)
 
     def loss_of(out: Tensor, batch: Data) -> Tensor:
         loss = F.cross_entropy(out, batch.y, reduction="none") * batch.loss_weight
@@ -382,9 +382,9 @@ def test_a_short_training_lowers_the_loss(kind) -> None:
     before = whole()
     for _ in range(15):
         for batch in method.batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             assert method.learn(batch, loss_of).isfinite()
-            optimiser.step()
+            optimizer.step()
     assert whole() < 0.6 * before
 
 

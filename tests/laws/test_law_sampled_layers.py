@@ -161,7 +161,7 @@ def test_every_message_has_its_weight_on_average(kind: str) -> None:
     for _ in range(draws):
         chosen = method.choose(nodes, 0, rng)
         total[chosen.positions] += chosen.scale
-        scale[chosen.positions] = chosen.scale  # one over its chance
+        scale[chosen.positions] = chosen.scale  # one over its probability
     heard = method.neighbours.all_of(nodes).positions
     error = np.sqrt(np.maximum(scale[heard] - 1, 0) / draws)
     assert (np.abs(total[heard] / draws - 1) <= 4.5 * error + 1 / draws).all()
@@ -219,7 +219,7 @@ def test_labor_rolls_one_number_per_sender() -> None:
     method = one_step("labor", GCNConv(5, 2), data, fanout=2)
     degree = method.neighbours.degree
     size = int(np.bincount(degree[degree > 2]).argmax())
-    nodes = np.flatnonzero(degree == size)  # with one degree, they have one chance
+    nodes = np.flatnonzero(degree == size)  # with one degree, they have one probability
     chosen = method.choose(nodes, 0, np.random.default_rng(3))
     heard = set(method.neighbours.ids[chosen.positions].tolist())
     everything = method.neighbours.all_of(nodes)
@@ -233,22 +233,22 @@ def test_labor_star_keeps_the_variance_of_neighbour_sampling() -> None:
     method = one_step("labor-star", GCNConv(5, 2), data, fanout=8)
     nodes = np.arange(0, 120, 2)
     everything, degree = method.neighbours.all_of(nodes), method.neighbours.degree[nodes]
-    chance = method.chances(everything.rows, method.neighbours.ids[everything.positions], degree)
-    assert chance.max() <= 1.0
-    assert len(np.unique(chance.round(6))) > 10  # not those of LABOR-0
-    found = np.bincount(everything.rows, 1 / chance, minlength=len(nodes))
+    probability = method.chances(everything.rows, method.neighbours.ids[everything.positions], degree)
+    assert probability.max() <= 1.0
+    assert len(np.unique(probability.round(6))) > 10  # not those of LABOR-0
+    found = np.bincount(everything.rows, 1 / probability, minlength=len(nodes))
     assert np.allclose(found, degree**2 / np.clip(degree, 1, 8), rtol=1e-9)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 5.0])
-def test_chances_are_matched_where_some_are_certain(spread: float) -> None:
+def test_probabilities_are_matched_where_some_are_certain(spread: float) -> None:
     rng = np.random.default_rng(0)
     degree, fanout = rng.integers(0, 30, size=200), 6
     rows, kept = np.repeat(np.arange(200), degree), np.clip(degree, 1, fanout)
     importance = np.exp(spread * rng.standard_normal(len(rows)))
-    chance = np.minimum(1.0, matched(importance, rows, wanted=degree**2 / kept)[rows] * importance)
-    assert np.allclose(np.bincount(rows, 1 / chance, minlength=200), degree**2 / kept, rtol=1e-9)
-    assert (chance[degree[rows] > fanout] == 1.0).any() == (spread > 0)
+    probability = np.minimum(1.0, matched(importance, rows, wanted=degree**2 / kept)[rows] * importance)
+    assert np.allclose(np.bincount(rows, 1 / probability, minlength=200), degree**2 / kept, rtol=1e-9)
+    assert (probability[degree[rows] > fanout] == 1.0).any() == (spread > 0)
 
 
 def test_shared_numbers_need_fewer_senders() -> None:

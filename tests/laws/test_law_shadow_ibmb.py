@@ -187,14 +187,14 @@ def test_all_models_learn(name: str, kind: Kind) -> None:
     data = corners()
     method = made(kind, name, data, ratio=0.5)
     method.model.train()
-    optimiser = torch.optim.Adam(method.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(method.parameters(), lr=0.02)
     losses = []
     for _ in range(10):
         total = 0.0
         for batch in method.batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             total += float(method.learn(batch, loss_of))
-            optimiser.step()
+            optimizer.step()
         losses.append(total)
     assert losses[-1] < 0.9 * losses[0]
 

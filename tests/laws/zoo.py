@@ -18,15 +18,12 @@ HIDDEN, OUT = 6, 3
 Layer = Callable[[int, int, Data], nn.Module]
 
 
-class Stack(nn.Module):
+class Convs(nn.Module):
     """Apply convs one after the other with tanh between them, so that no gradient meets a kink."""
 
     def __init__(self, convs: list[nn.Module]) -> None:
         super().__init__()
         self.convs = nn.ModuleList(convs)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.run(x, edge_index)
 
     def run(self, x: Tensor, *edges: Tensor) -> Tensor:
         for conv in self.convs[:-1]:
@@ -34,21 +31,28 @@ class Stack(nn.Module):
         return self.convs[-1](x, *edges)
 
 
-class Weighted(Stack):
+class Stack(Convs):
+    """Hand every conv the edges alone."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.run(x, edge_index)
+
+
+class Weighted(Convs):
     """Hand the edge weights to every conv."""
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         return self.run(x, edge_index, edge_weight)
 
 
-class Featured(Stack):
+class Featured(Convs):
     """Hand the edge features to every conv."""
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         return self.run(x, edge_index, edge_attr)
 
 
-class Rooted(Stack):
+class Rooted(Convs):
     """Hand the first embedding to every conv (GCNII)."""
 
     def __init__(self, features: int, convs: list[nn.Module]) -> None:
@@ -62,7 +66,7 @@ class Rooted(Stack):
         return self.last(x)
 
 
-class Same(Stack):
+class Same(Convs):
     """Surround convs that keep the width with linear layers."""
 
     def __init__(self, features: int, convs: list[nn.Module]) -> None:
@@ -83,7 +87,7 @@ class Paired(Stack):
         return self.convs[-1]((x, x), *edges)
 
 
-class Gated(gnn.MessagePassing):
+class Gated(gnn.MessagePassing):  # type: ignore[misc]  # PyG has no types
     """Weigh a neighbour's row by a gate that reads the neighbour's root: a user's own conv with two node inputs."""
 
     def __init__(self, width: int) -> None:
@@ -123,7 +127,7 @@ class OwnFirst(nn.Module):
         return self.last(self.conv(x, self.root(x).tanh(), edge_index))
 
 
-class Unlearnt(Stack):
+class Unlearned(Stack):
     """Propagate the raw features by convs without weights, then classify (SGC as a user might write it)."""
 
     def __init__(self, features: int, convs: list[nn.Module]) -> None:
@@ -235,7 +239,7 @@ def _nn(before: int, after: int, data: Data) -> nn.Module:
 
 
 # (how the stack calls them, one layer of `before` -> `after` channels)
-LINEAR_CONVS: dict[str, tuple[type[Stack], Layer]] = {
+LINEAR_CONVS: dict[str, tuple[type[Convs], Layer]] = {
     "gcn": (Stack, lambda a, b, d: gnn.GCNConv(a, b)),
     "gcn_weighted": (Weighted, lambda a, b, d: gnn.GCNConv(a, b)),
     "gcn_improved": (Weighted, lambda a, b, d: gnn.GCNConv(a, b, improved=True)),
@@ -258,7 +262,7 @@ LINEAR_CONVS: dict[str, tuple[type[Stack], Layer]] = {
     "cluster_diagonal": (Stack, lambda a, b, d: gnn.ClusterGCNConv(a, b, diag_lambda=0.5)),
     "mixhop": (Weighted, lambda a, b, d: gnn.MixHopConv(a, b // 3, powers=[0, 1, 2])),
 }
-GENERAL_CONVS: dict[str, tuple[type[Stack], Layer]] = {
+GENERAL_CONVS: dict[str, tuple[type[Convs], Layer]] = {
     "sage_max": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="max")),
     "sage_max_backwards": (Stack, lambda a, b, d: gnn.SAGEConv(a, b, aggr="max", flow="target_to_source")),
     "gat": (Stack, lambda a, b, d: gnn.GATConv(a, b // 3, heads=3)),
@@ -279,7 +283,7 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
     "gated": lambda d: Same(d.num_features, [gnn.GatedGraphConv(HIDDEN, 2), gnn.GatedGraphConv(HIDDEN, 1)]),
     "simple": lambda d: Same(d.num_features, [gnn.SimpleConv(combine_root="self_loop"), gnn.SimpleConv("mean")]),
     "simple_cat": lambda d: Same(d.num_features, [gnn.SimpleConv("mean", "cat"), gnn.SimpleConv("sum", "cat")]),
-    "propagated_features": lambda d: Unlearnt(d.num_features, [gnn.LGConv(), gnn.SimpleConv("mean")]),
+    "propagated_features": lambda d: Unlearned(d.num_features, [gnn.LGConv(), gnn.SimpleConv("mean")]),
     "mixed_operators": lambda d: Linear(d.num_features),
     "mixed": lambda d: Mixed(d.num_features),
     "nested": lambda d: Nested(d.num_features),

@@ -20,7 +20,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only th
 
 
 def with_settings(verb: Verb) -> Verb:
-    """Give a verb a flag for every setting; those that are given arrive in its `**settings`, all others are absent."""
+    """Give a verb a flag for every setting; those that are given arrive in its `**settings`, all others are absent.
+
+    >>> def verb(dataset: str, **settings: object) -> None:
+    ...     print(dataset, settings)
+    >>> with_settings(verb)(dataset="wordnet", lr=0.1, epochs=None)
+    wordnet {'lr': 0.1}
+    """
     hints = typing.get_type_hints(Config, include_extras=True)
     own = [p for p in inspect.signature(verb, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
     flags = [_flag(name, hints[name]) for name in FIELDS if name not in {p.name for p in own}]

@@ -54,6 +54,16 @@ def epoch_gradient(method: Method, model: nn.Module, *, task: Task) -> Tensor:
 
     c_i is the number of training nodes among a batch's targets, or what stands for it: the sum of their class weights,
     and 1 where a batch weighs the losses itself, each such batch being an estimate of the whole.
+
+    >>> from topoff.data.load import load
+    >>> from topoff.tasks.task import task_of
+    >>> from torch_geometric.nn import GCNConv
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> full = METHODS["full"](GCNConv(3, 2), data)
+    >>> full.prepare()
+    >>> epoch_gradient(full, full.model, task=task_of(data.y, train_mask=data.train_mask)).shape  # 6 weights, 2 biases
+    torch.Size([8])
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)

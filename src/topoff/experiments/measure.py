@@ -169,6 +169,10 @@ class _Comparison:
 
 
 def metric_name(y: Tensor) -> str:
-    """Choose the score: ROC-AUC for two classes, as the heterophilous benchmarks do, else by the labels."""
+    """Choose the score: ROC-AUC for two classes, as the heterophilous benchmarks do, else by the labels.
+
+    >>> metric_name(torch.tensor([0, 1, 1])), metric_name(torch.tensor([0, 1, 2]))
+    ('roc_auc', 'accuracy')
+    """
     two = not torch.is_floating_point(y) and int(y.max()) == 1
     return "roc_auc" if two else metric_for(y)

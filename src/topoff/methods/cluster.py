@@ -18,7 +18,18 @@ from topoff.methods.base import MiniBatches
 
 
 class Cluster(MiniBatches):
-    """Run the bare model on the subgraph that a batch induces, on the fast operator; any model."""
+    """Run the bare model on the subgraph that a batch induces, on the fast operator; any model.
+
+    >>> import torch
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff.data.load import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> cluster = Cluster(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, batches="random")
+    >>> cluster.prepare()
+    >>> [(batch.num_nodes, batch.num_edges) for batch in cluster.batches()]  # 12 of the 20 edges are cut
+    [(10, 4), (10, 4)]
+    """
 
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "train_only")
 

@@ -30,6 +30,16 @@ class NeighbourSampling(SampledLayers):
         data: the whole graph.
         fanout: neighbours per receiver and propagation.
         ratio: share of the training nodes per batch.
+
+    >>> import torch
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff.data.load import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> method = NeighbourSampling(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, fanout=1)
+    >>> method.prepare()
+    >>> [method.forward(batch).shape for batch in method.batches()]  # of 12 training nodes
+    [torch.Size([6, 2]), torch.Size([6, 2])]
     """
 
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout")

@@ -31,6 +31,15 @@ class Precomputed(MiniBatches):
     SGConv, SSGConv, TAGConv or GCNConv. Dropout of the features before they are propagated is refused, because the
     propagated features would no longer be constant; `SIGN` drops them afterwards. SGC's authors train on all nodes at
     once, here that is `ratio=1`.
+
+    >>> from torch_geometric.nn import SGConv
+    >>> from topoff.data.load import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> sgc = Sgc(SGConv(3, 2, K=2), data, ratio=0.5)
+    >>> sgc.prepare()
+    >>> [(batch.num_nodes, batch.num_edges) for batch in sgc.batches()]  # 12 training nodes
+    [(6, 0), (6, 0)]
     """
 
     by_targets: ClassVar[bool] = True

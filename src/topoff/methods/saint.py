@@ -60,6 +60,15 @@ class Saint(MiniBatches):
         coverage: how often a node is drawn beforehand on average, for the counts.
         unseen: what becomes of nodes and pairs that were not drawn then: "clip" or "once".
         shared: see `MiniBatches`.
+
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff.data.load import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> saint = SaintNode(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, budget=6)
+    >>> saint.prepare()
+    >>> [batch.num_nodes <= 6 and "loss_weight" in batch for batch in saint.batches()]
+    [True, True]
     """
 
     settings: ClassVar[tuple[str, ...]] = ("ratio",)

@@ -49,6 +49,15 @@ class Shadow(MiniBatches):
 
     Raises:
         ValueError: a setting is out of range.
+
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff.data.load import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> shadow = Shadow(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, hops=2)
+    >>> shadow.prepare()
+    >>> [(batch.batch_size, batch.num_nodes) for batch in shadow.batches()]  # a target hears two others of the ring
+    [(6, 18), (6, 18)]
     """
 
     by_targets: ClassVar[bool] = True

@@ -37,6 +37,16 @@ class VarianceReduced(PrecomputedFirst, NeighbourSampling):
         data: the whole graph.
         fanout: neighbours per receiver and propagation; the paper shows that 2 are enough.
         ratio: share of the training nodes per batch.
+
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff.data.load import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> method = VarianceReduced(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5)
+    >>> method.prepare()
+    >>> outputs = [method.forward(batch) for batch in method.batches()]
+    >>> [tuple(table.shape) for table in method.weights().values()]  # the histories of the second layer
+    [(20, 4)]
     """
 
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 2, **shared: Any) -> None:

@@ -42,6 +42,12 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
 
     Dense products at the machine's own rate, three times each (forward, two backward); sparse products, norms and
     dropout at its memory rate; sampling at the rate of sorting. A guide, right to a factor of about two.
+
+    >>> from topoff.training.config import make_config
+    >>> data = Data(x=torch.rand(20, 3), edge_index=torch.zeros(2, 30, dtype=torch.int64))
+    >>> found = estimate(make_config({"dataset": "mine", "ratio": 0.25}), data, nn.Linear(3, 2))
+    >>> found.batches, found.batch_nodes
+    (4, 5)
     """
     work, width = workload(config, data), int(data.x.element_size())
     nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)

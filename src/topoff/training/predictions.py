@@ -35,6 +35,14 @@ def write_predictions(table: dict[str, Any], path: Path) -> None:
 
     Raises:
         ValueError: another ending.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_predictions({"node": ["a", "b"], "prediction": [0.5, 1.5]}, Path(folder) / "mine.csv")
+    ...     print((Path(folder) / "mine.csv").read_text(), end="")
+    "node","prediction"
+    "a",0.5
+    "b",1.5
     """
     writers = {".parquet": _write_parquet, ".csv": _write_csv, ".npz": _write_npz}
     if path.suffix not in writers:

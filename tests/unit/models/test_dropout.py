@@ -1,9 +1,10 @@
-"""Fast dropout has the statistics of torch's own, from torch's generator, and leaves no trace in a model.
+"""Fast dropout has the statistics of torch's own, from torch's generator, and leaves no trace in a model; notes of it.
 
 Statistical tolerances are four standard deviations of what is measured, at a fixed seed.
 """
 
 import copy
+import gc
 import math
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from topoff.models.dropout import STEPS, Dropout, draw_mask, dropout, fast_dropout
+from topoff.models.dropout import STEPS, Dropout, DropoutNotes, draw_mask, dropout, fast_dropout
 
 SHAPE = (1003, 509)  # no multiple of the elements that one word decides over
 COUNT = SHAPE[0] * SHAPE[1]
@@ -325,3 +326,67 @@ def test_compiled_models_draw_as_plain_ones(fast_first: bool) -> None:  # noqa: 
         assert torch.equal(model[0].weight.grad, plain[0].weight.grad)
     assert torch.equal(after_seed(compiled, x), after_seed(plain, x))
     assert before is None or not torch.equal(before, outs[0])
+
+
+# ---- notes
+
+
+@pytest.mark.parametrize("way", [F.dropout, dropout, nn.Dropout(0.5), Dropout(0.5)], ids=["F", "own", "nn", "fast"])
+def test_dropout_is_noted_with_its_source_and_probability(way: nn.Module) -> None:
+    x = torch.ones(2000, 4)
+    with DropoutNotes() as notes:
+        out = way(x)
+        other = out + 1
+    note = notes.of(out)
+    assert note is not None
+    assert note.source is x
+    assert notes.of(other) is None
+    assert notes.of(x) is None
+    again = note.again(torch.full((2000, 4), 3.0))
+    assert sorted(again.unique().tolist()) == [0.0, 6.0]
+    assert 0.45 < float((again == 0).double().mean()) < 0.55
+    assert not torch.equal(again == 0, out == 0)
+    with DropoutNotes() as notes:
+        pass
+    assert notes.of(way(x)) is None  # outside nothing is noted
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, Dropout])
+def test_dropout_in_place_is_noted_too(kind: type[nn.Dropout]) -> None:
+    x = torch.rand(50, 4) + 1
+    before = x.clone()
+    with DropoutNotes() as notes:
+        out = kind(0.5, inplace=True)(x)
+    assert out is x
+    assert not torch.equal(x, before)
+    note = notes.of(out)
+    assert note is not None
+    assert torch.equal(note.source, before)
+
+
+@pytest.mark.parametrize("way", [F.dropout, dropout], ids=["F", "own"])
+def test_dropout_that_does_nothing_is_not_noted(way: nn.Module) -> None:
+    x = torch.ones(5)
+    with DropoutNotes() as notes:
+        assert way(x, 0.5, training=False) is x
+        assert way(x, 0.0) is x
+    assert notes.of(x) is None
+
+
+def test_the_draws_are_those_without_notes() -> None:
+    x = torch.rand(100, 8)
+    for way in (F.dropout, dropout):
+        torch.manual_seed(5)
+        plain = way(x, 0.3)
+        torch.manual_seed(5)
+        with DropoutNotes():
+            assert torch.equal(way(x, 0.3), plain)
+
+
+def test_a_note_ends_with_its_tensor() -> None:
+    with DropoutNotes() as notes:
+        out = F.dropout(torch.ones(5))
+    assert len(notes._notes) == 1
+    del out
+    gc.collect()
+    assert len(notes._notes) == 0

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
 from torch_geometric.utils import to_dense_adj
 
-from graphs import communities, corners
+from graphs import communities, corners, normalized
 from topoff import TOP, predict
-from topoff.models.decoupled import SGC, SIGN, Powers
+from topoff.models.decoupled import SGC, SIGN
 from topoff.models.networks import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN, Network, degree_histogram
 
 WEIGHTED = (GCN, GCNII, LinearGNN, SGC, SIGN)  # these use edge weights
@@ -241,18 +240,11 @@ def test_the_residual_is_added_where_shapes_match() -> None:
     assert torch.allclose(model(data.x, data.edge_index), model.convs[1](hidden, data.edge_index))
 
 
-def normalised(data: Data) -> Tensor:
-    """Return D^-1/2 (A + I) D^-1/2 of an undirected graph, dense."""
-    matrix = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0].double() + torch.eye(data.num_nodes)
-    scale = matrix.sum(1).rsqrt()
-    return scale.view(-1, 1) * matrix * scale
-
-
 @pytest.mark.parametrize("shared_weights", [True, False])
 def test_gcnii_is_its_formula(shared_weights: bool) -> None:  # noqa: FBT001
     data, alpha, theta = communities(20), 0.2, 0.6
     model = make(GCNII, data, num_layers=3, alpha=alpha, theta=theta, shared_weights=shared_weights, dropout=0.0)
-    matrix, eye = normalised(data), torch.eye(6, dtype=torch.float64)
+    matrix, eye = normalized(data), torch.eye(6, dtype=torch.float64)
     h = root = model.first(data.x).relu()
     for layer, conv in enumerate(model.convs, start=1):
         beta = math.log(theta / layer + 1)
@@ -341,52 +333,6 @@ def test_linear_models_are_linear() -> None:
     assert torch.allclose(both, one + 2 * two, atol=1e-12)
 
 
-def test_sgc_is_its_formula() -> None:
-    data = communities(20)
-    model, x = make(SGC, data, num_layers=3), data.x
-    for _ in range(3):
-        x = normalised(data) @ x
-    assert torch.allclose(model(data.x, data.edge_index), x @ model.conv.lin.weight.T + model.conv.lin.bias, atol=1e-12)
-
-
-@pytest.mark.parametrize("graph", [corners, lambda: communities(20, directed=True, weighted=True)])
-def test_powers_are_those_of_gcns_own_operator(graph: Callable[[], Data]) -> None:
-    data = graph()
-    conv = GCNConv(data.num_features, data.num_features, bias=False).double()
-    conv.lin.weight.data = torch.eye(data.num_features, dtype=torch.float64)
-    for edges in ((data.edge_index,), (data.edge_index, data.edge_weight)):
-        expected = [data.x]
-        for _ in range(3):
-            expected.append(conv(expected[-1], *edges))
-        assert torch.allclose(Powers(3)(data.x, *edges), torch.cat(expected, dim=1), atol=1e-12)
-    assert repr(Powers(3)) == "Powers(3)"
-    assert not list(Powers(3).parameters())
-
-
-def test_sign_is_its_formula() -> None:
-    data = communities(20)
-    model, powers = make(SIGN, data, num_layers=2, dropout=0.0), [data.x]
-    for _ in range(2):
-        powers.append(normalised(data) @ powers[-1])
-    hidden = [branch(power) for branch, power in zip(model.branches, powers, strict=True)]
-    expected = model.last(nn.functional.prelu(torch.cat(hidden, dim=1), model.activation.weight))
-    assert model.last.in_features == 3 * 6
-    assert torch.allclose(model(data.x, data.edge_index), expected, atol=1e-12)
-
-
-def test_sign_drops_features_after_their_propagation() -> None:
-    data = communities(20)
-    model, read, seen = make(SIGN, data, num_layers=2, input_dropout=0.5), [], []
-    model.powers.register_forward_pre_hook(lambda conv, args: read.append(args[0]))
-    for branch in model.branches:
-        branch.register_forward_pre_hook(lambda branch, args: seen.append(args[0]))
-    model(data.x, data.edge_index)
-    assert read[0] is data.x
-    found, powers = torch.cat(seen, dim=1), model.powers(data.x, data.edge_index)
-    assert torch.allclose(found, torch.where(found == 0, 0, 2 * powers))
-    assert all(0.2 < float((part == 0).double().mean()) < 0.8 for part in seen)
-
-
 def test_cluster_gcn_enhances_the_diagonal() -> None:
     data = communities(20)
     model = make(ClusterGCN, data, num_layers=1, diag_lambda=0.7)
@@ -424,11 +370,6 @@ def test_degrees_are_counted_at_the_receiver() -> None:
 def test_impossible_options_are_refused(kind: type[nn.Module], option: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"Expected {message}"):
         make(kind, communities(20), **option)
-
-
-def test_powers_need_a_hop() -> None:
-    with pytest.raises(ValueError, match=r"Expected hops to be at least 1 \(got 0\)"):
-        Powers(0)
 
 
 def test_the_base_is_no_model() -> None:
