@@ -30,8 +30,7 @@ def dense(csr: Csr) -> Floats:
 
 def closed_form(csr: Csr, alpha: float) -> Floats:
     walk = dense(csr)
-    inverse: Floats = np.linalg.inv(np.eye(len(walk)) - (1 - alpha) * walk)
-    return alpha * inverse
+    return np.asarray(alpha * np.linalg.inv(np.eye(len(walk)) - (1 - alpha) * walk), dtype=np.float64)
 
 
 def undirected() -> Csr:
