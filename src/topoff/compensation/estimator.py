@@ -31,7 +31,7 @@ from topoff.compensation.principal import Principal, compress, one_thread, regul
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
 from topoff.graph.graph import Chain, Graph
-from topoff.graph.operators import Operator
+from topoff.graph.operators import Movable, Operator
 
 ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
@@ -39,7 +39,7 @@ PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
 
 
 @dataclass(frozen=True)
-class Compensation:
+class Compensation(Movable):
     """Hold what a batch needs to replace its halo: the factors of A[B, C] R, for every operator of the model."""
 
     read: Tensor  # (k, s)
@@ -79,13 +79,6 @@ class Compensation:
             missing += float((true - estimate).square().sum())
             whole += float(true.square().sum())
         return missing, whole
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Compensation:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        anchors = None if self.anchors is None else self.anchors.to(device)
-        spread = {key: matrix.to(device) for key, matrix in self.spread.items()}
-        halo = {key: matrix.to(device) for key, matrix in self.halo.items()}
-        return Compensation(self.read.to(device), anchors, spread, halo, self.rank, self.condition)
 
 
 class Compensator:

@@ -24,7 +24,7 @@ from torch_geometric.data import Data
 from topoff.batching.samplers import spans
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph
-from topoff.graph.operators import Operator, Sparse, to_sparse
+from topoff.graph.operators import Movable, Operator, Sparse, to_sparse
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Movable):
     """Hold the messages of one propagation: from the first `sources` nodes of a batch to the first `targets`."""
 
     sources: int
@@ -50,22 +50,12 @@ class Block:
     edge_index: Tensor | None = None  # (2, e) for the general path, in the direction of its flow
     values: dict[str, Tensor] = field(default_factory=dict)  # edge-level attributes there, (e, ...)
 
-    def to(self, device: torch.device | str) -> Block:
-        """Move to a device."""
-        matrices = {operator: matrix.to(device) for operator, matrix in self.matrices.items()}
-        edges = None if self.edge_index is None else self.edge_index.to(device)
-        return Block(self.sources, self.targets, matrices, edges, {k: v.to(device) for k, v in self.values.items()})
-
 
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(Movable):
     """Hold the steps of a forward, first propagation first."""
 
     steps: tuple[Block, ...]
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Blocks:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        return Blocks(tuple(step.to(device) for step in self.steps))
 
 
 class Neighbours:

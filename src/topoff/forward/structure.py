@@ -20,24 +20,20 @@ from torch import Tensor
 
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Chain, Graph, Neighbourhood
-from topoff.graph.operators import Aggregation, Operator, Sparse
+from topoff.graph.operators import Aggregation, Movable, Operator, Sparse
 
 
 @dataclass(frozen=True)
-class Spot:
+class Spot(Movable):
     """Hold what one operator needs in a batch: the product inside it and the way in from outside."""
 
     within: Sparse  # A[B, B]
     boundary: Tensor  # (r,) positions in the batch of the rows with neighbours outside
     halo: Sparse  # A[boundary, C], columns numbered globally
 
-    def to(self, device: torch.device | str) -> Spot:
-        """Move to a device."""
-        return Spot(self.within.to(device), self.boundary.to(device), self.halo.to(device))
-
 
 @dataclass(frozen=True)
-class Structure:
+class Structure(Movable):
     """Hold the part of a batch that depends on the graph alone."""
 
     nodes: Tensor  # (b,) global ids
@@ -52,13 +48,6 @@ class Structure:
             inside = self.spots[chain[-1]].within @ self.constants[chain[:-1]]
             self._halo_constants[chain] = self.constants[chain] - inside
         return self._halo_constants[chain]
-
-    def to(self, device: torch.device | str) -> Structure:
-        """Move to a device."""
-        spots = {key: spot.to(device) for key, spot in self.spots.items()}
-        around = {key: near.to(device) for key, near in self.around.items()}
-        constants = {key: rows.to(device) for key, rows in self.constants.items()}
-        return Structure(self.nodes.to(device), spots, around, constants)
 
 
 def structure_of(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> Structure:

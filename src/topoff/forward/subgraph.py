@@ -29,19 +29,15 @@ from topoff.forward.intercept import Collect, ConvCall, Handler, extended
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, inner_structure, structure_of
 from topoff.graph.graph import Graph
-from topoff.graph.operators import Operator
+from topoff.graph.operators import Movable, Operator
 
 
 @dataclass(frozen=True)
-class Supplement:
+class Supplement(Movable):
     """Hold what a batch carries besides its own rows and edges: the part of the graph around it."""
 
     plan: Plan
     structure: Structure
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Supplement:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        return Supplement(self.plan, self.structure.to(device))
 
 
 def cut_batch(graph: Graph, plan: Plan, nodes: Tensor) -> Data:

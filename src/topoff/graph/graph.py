@@ -13,19 +13,18 @@ tensor([2])
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.graph.operators import Aggregation, Operator, aggregation
+from topoff.graph.operators import Aggregation, Movable, Operator, aggregation
 
 Chain = tuple[Operator, ...]
 
 
 @dataclass(frozen=True)
-class Neighbourhood:
+class Neighbourhood(Movable):
     """Hold the edges N(B) -> B with the batch's nodes numbered first and its halo after them."""
 
     halo: Tensor  # (c,) global ids of C
@@ -33,17 +32,6 @@ class Neighbourhood:
     edge_ids: Tensor  # (e,) their positions in the graph's edge_index
     values: dict[str, Tensor]  # edge-level attributes, (e, ...)
     features: dict[str, Tensor]  # the halo's own rows of the graph's node-level attributes, (c, ...)
-
-    def to(self, device: torch.device | str) -> Neighbourhood:
-        """Move to a device."""
-        moved = {key: _moved(value, device) for key, value in vars(self).items()}
-        return Neighbourhood(**moved)
-
-
-def _moved(value: Any, device: torch.device | str) -> Any:
-    if isinstance(value, dict):
-        return {key: item.to(device) for key, item in value.items()}
-    return value.to(device)
 
 
 class Graph:

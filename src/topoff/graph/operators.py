@@ -14,9 +14,9 @@ tensor([[0.0000, 1.0000, 0.0000],
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,7 +40,24 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Sparse:
+class Movable:
+    """Let a record of tensors, and of records and dicts of them, move to a device as a whole (PyG's `Data.to`)."""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Return the record on a device."""
+        return replace(self, **{name: _moved(value, device) for name, value in vars(self).items()})
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_moved(item, device) for item in value)
+    return value.to(device) if hasattr(value, "to") else value
+
+
+@dataclass(frozen=True)
+class Sparse(Movable):
     """Hold a sparse matrix and its transpose, so that the backward pass is a forward product with A^T.
 
     On the CPU the product is `embedding_bag` with 32-bit ids (facts: 2 to 20 times faster than the alternatives),
@@ -64,10 +81,6 @@ class Sparse:
     def tensors(self) -> tuple[Tensor, ...]:
         """Return A and A^T as six tensors, the way the autograd functions take them."""
         return self.ids, self.offsets, self.values, self.ids_t, self.offsets_t, self.values_t
-
-    def to(self, device: torch.device | str) -> Sparse:
-        """Move to a device."""
-        return Sparse(self.shape, *(tensor.to(device) for tensor in self.tensors))
 
 
 def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
