@@ -26,8 +26,7 @@ WITHOUT = {  # modules that need no example, and why
     "training.trained": "reads the folder of a finished run",
 }
 # to be written, after these modules have been rewritten
-WITHOUT |= dict.fromkeys(("compensation.certificate", "compensation.loader", "compensation.principal"), "to do")
-WITHOUT |= dict.fromkeys(("forward.blocks", "methods.base", "methods.exchange", "methods.full"), "to do")
+WITHOUT |= dict.fromkeys(("methods.base", "methods.exchange", "methods.full"), "to do")
 WITHOUT |= dict.fromkeys(("methods.graphfm", "methods.top"), "to do")
 
 

@@ -55,4 +55,9 @@ class Residual:
 
 
 def _ratio(sums: np.ndarray[Any, Any]) -> float:
+    """Return the root of the share that is missing.
+
+    >>> _ratio(np.array([1.0, 4.0]))
+    0.5
+    """
     return float((sums[0] / sums[1]) ** 0.5) if sums[1] > 0 else 0.0

@@ -33,6 +33,14 @@ class Loader:
         compensator: fitted, or None to leave the halo out.
         seed: of the order of the batches.
         progress: told how many batches are ready.
+
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff import TOP, load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> loader = TOP(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, rank=2, batches="random").prepare()
+    >>> [batch.num_nodes for batch in loader], loader.state_dict()
+    ([10, 10], {'epoch': 1, 'position': 0})
     """
 
     def __init__(

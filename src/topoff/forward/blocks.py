@@ -111,7 +111,12 @@ def _pair(x: Any, block: Block) -> tuple[Tensor, Tensor | None]:
 
 
 def takes_pairs(conv: Conv) -> bool:
-    """Whether a conv takes rows of sources and of targets apart, as PyG's bipartite convs do, by its annotation."""
+    """Whether a conv takes rows of sources and of targets apart, as PyG's bipartite convs do, by its annotation.
+
+    >>> from topoff.forward.convs import describe
+    >>> [takes_pairs(describe(conv)[0]) for conv in (gnn.SAGEConv(2, 2), gnn.GCNConv(2, 2))]
+    [True, False]
+    """
     if getattr(conv.module, "combine_root", None) == "self_loop":  # SimpleConv refuses them then
         return False
     parameters = inspect.signature(type(conv.module).forward).parameters
