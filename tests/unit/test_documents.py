@@ -14,8 +14,8 @@ from torch_geometric.nn import GCN
 
 import topoff
 from graphs import communities
+from topoff.training.build import make_plan
 from topoff.training.config import make_config
-from topoff.training.defaults import choose
 from topoff.training.loop import Training
 from topoff.training.run_folder import RunFolder
 
@@ -101,10 +101,10 @@ def test_a_training_step_of_the_readme_is_a_short_walk() -> None:
 
 def test_a_training_step_of_the_command_line_is_a_short_walk(tmp_path: Path) -> None:
     data = communities(80, dtype=torch.float32)
-    config, _ = choose(make_config({"dataset": "communities", "ratio": 0.25, "rank": 8}), data)
-    training, walk = Training(config, data, folder=RunFolder(tmp_path / "run").create()), Walk()
-    training.parts.method.prepare()
-    batch = next(iter(training.parts.method.batches()))
+    plan = make_plan(make_config({"dataset": "communities", "ratio": 0.25, "rank": 8}), data)
+    training, walk = Training(plan, folder=RunFolder(tmp_path / "run").create()), Walk()
+    training.method.prepare()
+    batch = next(iter(training.method.batches()))
     walk.of(lambda: training.step(batch))
     assert len(walk.functions) <= MOST_FUNCTIONS, list(walk.functions)
     assert len(walk.rooms()) <= MOST_ROOMS, walk.rooms()

@@ -15,13 +15,13 @@ from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS
 from topoff.tasks.task import Task
 from topoff.training.cost import estimate
-from topoff.training.loop import Training, batch_loss
+from topoff.training.loop import Training
 
 
 def measure_gradient(training: Training) -> dict[str, Any]:
     """Return the gradient's relative error and cosine; nothing but a note where the whole graph may not fit."""
     config = dataclasses.replace(training.config, method="full")
-    need = estimate(config, training.data, training.parts.model).memory
+    need = estimate(config, training.data, training.model).memory
     free = free_memory()
     if free is not None and need > free / 2:
         note = f"no gradient error: the whole graph would take about {readable(need)} of {readable(free)} free"
@@ -36,12 +36,12 @@ def gradient_error(training: Training) -> tuple[float, float]:
     ||g - g*|| / ||g*|| and the cosine between them: g is the mean of the batches' gradients, weighted by their numbers
     of training nodes, g* the gradient of the mean training loss. No step is taken. Both NaN where g* is zero.
     """
-    model, config = training.parts.model, training.config
+    model, config = training.model, training.config
     model.eval()
-    seen = epoch_gradient(training.parts.method, model, task=training.parts.task)
+    seen = epoch_gradient(training.method, model, task=training.task)
     whole = METHODS["full"](model, training.data, seed=config.seed)
     whole.prepare()
-    exact = epoch_gradient(whole, model, task=training.parts.task)
+    exact = epoch_gradient(whole, model, task=training.task)
     norm = float(exact.norm())
     if norm == 0:
         return math.nan, math.nan
@@ -70,7 +70,7 @@ def epoch_gradient(method: Method, model: nn.Module, *, task: Task) -> Tensor:
     weights = 0.0
     for batch in method.batches():
         model.zero_grad(set_to_none=True)
-        method.learn(batch, lambda out, batch: batch_loss(task, out, batch))
+        method.learn(batch, task.batch_loss)
         weight = _weight(batch, task=task)
         flat = [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().cpu() for p in parameters]
         total += weight * torch.cat(flat).double()

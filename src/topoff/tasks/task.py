@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch_geometric.data import Data
 
 from topoff.tasks.metrics import LOWER_IS_BETTER, METRICS, metric_for, score
 
@@ -39,12 +40,16 @@ class Task:
     center: float = 0.0  # mean and standard deviation of the training targets: regression is learnt in these units
     scale: float = 1.0
 
-    def loss(self, out: Tensor, y: Tensor, *, node_weight: Tensor | None = None) -> Tensor:
-        """Return the mean loss over some nodes: cross-entropy, logistic, or squares of standardised targets.
+    def batch_loss(self, out: Tensor, batch: Data) -> Tensor:
+        """Return the mean loss of the training nodes among a batch's targets; `out` is (targets, outputs).
 
-        With `node_weight` (b,), the sum of the nodes' losses times their weights. Class weights count in it as they do
-        in the mean over the whole graph, relative to the mean weight, 1.
+        It is cross-entropy, logistic, or squares of standardised targets. Where a batch has a `loss_weight`, it is the
+        sum of the nodes' losses times these; class weights count in it as they do in the mean over the whole graph,
+        relative to the mean weight, 1.
         """
+        mask = batch.train_mask[: len(out)]
+        out, y = out[mask], batch.y[: len(mask)][mask]
+        node_weight = batch.loss_weight[: len(mask)][mask] if "loss_weight" in batch else None
         reduction = "mean" if node_weight is None else "none"
         weight = None if self.weight is None else self.weight.to(out.device, out.dtype)
         if self.kind == "regression":

@@ -32,15 +32,6 @@ class Plan:
     model: nn.Module  # initialised, on its device
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Hold what a run is made of."""
-
-    task: Task
-    model: nn.Module
-    method: Method
-
-
 def make_plan(config: Config, data: Data) -> Plan:
     """Choose what the settings leave open from the graph; find the task and build the model.
 
@@ -54,13 +45,12 @@ def make_plan(config: Config, data: Data) -> Plan:
     return Plan(chosen, choices, data, task, class_names(data, task), model)
 
 
-def make_parts(plan: Plan, *, progress: Progress | None = None) -> Parts:
-    """Put the method of a plan beside its task and model."""
+def make_method(plan: Plan, *, progress: Progress | None = None) -> Method:
+    """Build the method of a plan, around its model."""
     config, kind = plan.config, METHODS[plan.config.method]
-    given = {name: getattr(config, name) for name in kind.settings}
-    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings = {name: value for name in kind.settings if (value := getattr(config, name)) is not None}
     shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
-    return Parts(plan.task, plan.model, kind(plan.model, plan.data, **settings, **shared))
+    return kind(plan.model, plan.data, **settings, **shared)
 
 
 def class_names(data: Data, task: Task) -> list[str]:

@@ -44,35 +44,21 @@ def write_predictions(table: dict[str, Any], path: Path) -> None:
     "a",0.5
     "b",1.5
     """
-    writers = {".parquet": _write_parquet, ".csv": _write_csv, ".npz": _write_npz}
-    if path.suffix not in writers:
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    if path.suffix not in (".parquet", ".csv", ".npz"):
         raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{path}').")
     with replacing(path) as draft:
-        writers[path.suffix](table, draft)
-
-
-def _write_parquet(table: dict[str, Any], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table(table), str(path))
-
-
-def _write_csv(table: dict[str, Any], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.csv as pc
-
-    pc.write_csv(pa.table(table), str(path))
-
-
-def _write_npz(table: dict[str, Any], path: Path) -> None:
-    """Write the columns; probabilities as one matrix, since class names need not be names of arrays."""
-    import numpy as np
-
-    probabilities = [column for name, column in table.items() if name.startswith("p_")]
-    names = [name.removeprefix("p_") for name in table if name.startswith("p_")]
-    arrays = {"node": np.array(table["node"]), "prediction": np.array(table["prediction"])}
-    if probabilities:
-        arrays |= {"probability": np.stack(probabilities, axis=1), "class_names": np.array(names)}
-    with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        if path.suffix == ".parquet":
+            parquet.write_table(pa.table(table), str(draft))
+        elif path.suffix == ".csv":
+            csv.write_csv(pa.table(table), str(draft))
+        else:
+            chances = {name.removeprefix("p_"): column for name, column in table.items() if name.startswith("p_")}
+            arrays = {name: np.array(table[name]) for name in ("node", "prediction")}
+            if chances:  # as one matrix, since class names need not be names of arrays
+                arrays |= {"probability": np.stack([*chances.values()], axis=1), "class_names": np.array([*chances])}
+            with draft.open("wb") as file:
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

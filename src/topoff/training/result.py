@@ -8,7 +8,6 @@ import platform
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +24,7 @@ POINTS = 1000  # of a regression's scatter plot
 def result_of(training: Training, *, command: str) -> Result:
     """Return the record of a finished run; seconds are wall-clock, memory is the peak of the process."""
     config, progress, data = training.config, training.progress, training.data
-    task = training.parts.task
+    task = training.task
     best = progress.best or dict.fromkeys(("epoch", *SPLITS))
     return Result(
         **{name: best[name] for name in SPLITS},
@@ -44,8 +43,8 @@ def result_of(training: Training, *, command: str) -> Result:
         peak_rss_mb=round(progress.peak / 2**20, 1),
         train_peak_rss_mb=round(progress.train_peak / 2**20, 1) or None,
         fidelity=progress.fidelity,
-        certificate=training.parts.method.certificate_,
-        parameters=sum(parameter.numel() for parameter in training.parts.model.parameters()),
+        certificate=training.method.certificate_,
+        parameters=sum(parameter.numel() for parameter in training.model.parameters()),
         dataset=config.dataset,
         nodes=int(data.num_nodes or 0),
         edges=data.edge_index.size(1),
@@ -64,21 +63,33 @@ def result_of(training: Training, *, command: str) -> Result:
 
 def details_of(training: Training, out: Tensor) -> dict[str, Any]:
     """Return what a report shows besides scores, from the exact output `out` (n, outputs) of the best weights."""
-    data, task = training.data, training.parts.task
+    data, task = training.data, training.task
     split = next(name for name in ("test", "val", "train") if bool(data[f"{name}_mask"].any()))
     test = data[f"{split}_mask"]
-    reports = [asdict(report) for report in training.parts.method.report()]
+    reports = [asdict(report) for report in training.method.report()]
     degrees = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
     details: dict[str, Any] = {"split": split, "batches": reports, "degrees": degree_histogram(degrees)}
     if task.kind == "regression":
         truth, predicted = data.y[test].view(-1), task.predictions(out)[test]
         step = max(1, -(-len(truth) // POINTS))  # rounded up: evenly over all of them
         return details | {"scatter": torch.stack([truth, predicted], dim=1)[::step].tolist()}
-    names = training.plan.classes
+    details["classes"] = training.plan.classes
     if task.kind == "multilabel":
-        return details | {"classes": names, "per_class": _per_label(out[test] > 0, data.y[test] > 0.5, names)}
-    confusion = _confusion(data.y[test], out[test].argmax(dim=1), classes=task.outputs)
-    return details | {"classes": names, "confusion": confusion.tolist(), "per_class": _per_class(confusion, names)}
+        predicted, truth = out[test] > 0, data.y[test] > 0.5
+        hits, count, guessed = (predicted & truth).sum(0), truth.sum(0), predicted.sum(0)
+    else:
+        pairs = torch.bincount(data.y[test] * task.outputs + out[test].argmax(dim=1), minlength=task.outputs**2)
+        confusion = pairs.view(task.outputs, task.outputs)  # (true, predicted)
+        details["confusion"] = confusion.tolist()
+        hits, count, guessed = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    rows = zip(training.plan.classes, hits.tolist(), count.tolist(), guessed.tolist(), strict=True)
+    return details | {"per_class": [_scores(*row) for row in rows]}
+
+
+def _scores(name: str, hits: int, count: int, guessed: int) -> dict[str, Any]:
+    """Score a class by its hits, its nodes and the nodes that were taken for it; a ratio without cases is 0."""
+    precision, recall, f1 = hits / max(1, guessed), hits / max(1, count), 2 * hits / max(1, count + guessed)
+    return {"class": name, "count": count, "precision": precision, "recall": recall, "f1": f1}
 
 
 def write_result(training: Training, *, command: str) -> Result:
@@ -86,42 +97,14 @@ def write_result(training: Training, *, command: str) -> Result:
 
     The model keeps its last weights; the best ones are in `training.best_weights`.
     """
-    folder, model = training.folder, training.parts.model
+    folder, model = training.folder, training.model
     result, last = result_of(training, command=command), copy.deepcopy(model.state_dict())
     if training.best_weights:
         model.load_state_dict(training.best_weights)
     folder.save_model(model.state_dict())
-    training.parts.method.freeze()  # what training left is still to be measured
-    out, _ = training.parts.method.exact()
+    training.method.freeze()  # what training left is still to be measured
+    out, _ = training.method.exact()
     folder.write("details.json", details_of(training, out.cpu()))
     folder.write("result.json", result.json())
     model.load_state_dict(last)
     return folder.result()
-
-
-def _confusion(truth: Tensor, predicted: Tensor, *, classes: int) -> np.ndarray[Any, Any]:
-    """Count (true, predicted) pairs; (classes, classes)."""
-    pairs = torch.bincount(truth * classes + predicted, minlength=classes * classes)
-    counts: np.ndarray[Any, Any] = pairs.view(classes, classes).numpy()
-    return counts
-
-
-def _per_class(confusion: np.ndarray[Any, Any], names: list[str]) -> list[dict[str, Any]]:
-    """Return count, precision, recall and F1 of each class."""
-    hits, rows, columns = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-    return _scores(names, hits=hits, true=rows, predicted=columns)
-
-
-def _per_label(predicted: Tensor, truth: Tensor, names: list[str]) -> list[dict[str, Any]]:
-    """Return count, precision, recall and F1 of each label."""
-    hits = (predicted & truth).sum(0).numpy()
-    return _scores(names, hits=hits, true=truth.sum(0).numpy(), predicted=predicted.sum(0).numpy())
-
-
-def _scores(names: list[str], *, hits: Any, true: Any, predicted: Any) -> list[dict[str, Any]]:
-    """Turn counts into rows; a ratio without cases is 0."""
-    rows = []
-    for name, hit, real, guessed in zip(names, hits.tolist(), true.tolist(), predicted.tolist(), strict=True):
-        precision, recall, f1 = hit / max(1, guessed), hit / max(1, real), 2 * hit / max(1, real + guessed)
-        rows.append({"class": name, "count": real, "precision": precision, "recall": recall, "f1": f1})
-    return rows

@@ -14,6 +14,7 @@ import json
 import math
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,10 +110,12 @@ class RunFolder:
 
     # ---- text files
 
-    def write(self, name: str, content: str | dict[str, Any]) -> None:
-        """Write a text or JSON file in one piece."""
-        text = content if isinstance(content, str) else json.dumps(_plain(content), indent=1) + "\n"
-        _replace(self.path / name, text.encode())
+    def write(self, name: str | Path, content: str | bytes | dict[str, Any]) -> None:
+        """Write a file in one piece: bytes, text or JSON."""
+        if isinstance(content, dict):
+            content = json.dumps(_plain(content), indent=1) + "\n"
+        with replacing(self.path / name) as draft:
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file.
@@ -187,56 +190,61 @@ class RunFolder:
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop the lines after some epochs: they are about to be written again."""
-        lines = [_line(epoch) for epoch in self.metrics() if epoch.epoch <= epochs]
-        _replace(self.path / "metrics.jsonl", "".join(lines).encode())
+        self.write("metrics.jsonl", "".join(_line(epoch) for epoch in self.metrics() if epoch.epoch <= epochs))
 
     # ---- tensors
 
     def save_model(self, weights: Weights) -> None:
         """Write the weights as the user's own state_dict."""
-        from safetensors.torch import save
-
-        _replace(self.path / "model.safetensors", save(_separate(weights)))
+        self._save("model.safetensors", weights)
 
     def load_model(self) -> Weights:
         """Read the weights; where training has not finished, the best ones of its checkpoint."""
-        if not (self.path / "model.safetensors").is_file():
-            checkpoint = self.load()
-            if checkpoint is None:
-                raise FileNotFoundError(
-                    f"Expected a trained model in {self.path} (got no model.safetensors and no checkpoint); "
-                    f"resume it with topoff train --resume {self.path}."
-                )
-            return checkpoint.tensors.get("best") or checkpoint.tensors["model"]
-        return _load(self.path / "model.safetensors")[1]
+        if (self.path / "model.safetensors").is_file():
+            return _load(self.path / "model.safetensors")[1]
+        checkpoint = self.load()
+        if checkpoint is None:
+            raise FileNotFoundError(
+                f"Expected a trained model in {self.path} (got no model.safetensors and no checkpoint); "
+                f"resume it with topoff train --resume {self.path}."
+            )
+        return checkpoint.tensors.get("best") or checkpoint.tensors["model"]
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint: one file, moved into place in one step, so that there is always a whole one."""
+        self._save(CHECKPOINT, flat(checkpoint.tensors), metadata={"state": json.dumps(checkpoint.state)})
+
+    def _save(self, name: str | Path, weights: Weights, *, metadata: dict[str, str] | None = None) -> None:
+        """Write tensors, each with contiguous memory of its own on the CPU: safetensors refuses shared ones."""
         from safetensors.torch import save
 
-        flat = {f"{group}/{key}": t for group, items in checkpoint.tensors.items() for key, t in items.items()}
-        content = save(_separate(flat), metadata={"state": json.dumps(checkpoint.state)})
-        _replace(self.path / CHECKPOINT, content)
+        separate = {key: value.detach().cpu().clone().contiguous() for key, value in weights.items()}
+        self.write(name, save(separate, metadata=metadata))
 
     def load(self) -> Checkpoint | None:
         """Read the checkpoint; None where none was written yet."""
         if not (self.path / CHECKPOINT).is_file():
             return None
-        metadata, flat = _load(self.path / CHECKPOINT)
-        groups: dict[str, Weights] = {}
-        for name, tensor in flat.items():
-            group, _, key = name.partition("/")
-            groups.setdefault(group, {})[key] = tensor
+        metadata, tensors = _load(self.path / CHECKPOINT)
         try:
-            return Checkpoint(json.loads(metadata["state"]), groups)
+            return Checkpoint(json.loads(metadata["state"]), grouped(tensors))
         except (KeyError, json.JSONDecodeError) as error:
             path, got = self.path / CHECKPOINT, f"{type(error).__name__}: {error}"
             raise ValueError(f"Expected {path} to be the checkpoint of a run (got {got}); train again.") from error
 
 
-def _separate(weights: Weights) -> Weights:
-    """Give every tensor its own contiguous memory on the CPU: safetensors refuses shared ones."""
-    return {key: value.detach().cpu().clone().contiguous() for key, value in weights.items()}
+def flat(groups: Mapping[Any, Weights]) -> Weights:
+    """Name the tensors of several groups "group/key"."""
+    return {f"{group}/{key}": tensor for group, weights in groups.items() for key, tensor in weights.items()}
+
+
+def grouped(weights: Weights) -> dict[str, Weights]:
+    """Undo `flat`; an empty group is lost."""
+    groups: dict[str, Weights] = {}
+    for name, tensor in weights.items():
+        group, _, key = name.partition("/")
+        groups.setdefault(group, {})[key] = tensor
+    return groups
 
 
 def _load(path: Path) -> tuple[dict[str, str], Weights]:
@@ -249,12 +257,6 @@ def _load(path: Path) -> tuple[dict[str, str], Weights]:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"Expected {path} to be a whole safetensors file (got {error}); train again.") from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file in one step."""
-    with replacing(path) as draft:
-        draft.write_bytes(content)
 
 
 def _line(epoch: Epoch) -> str:

@@ -33,12 +33,6 @@ class RunState:
     train_peak: int = 0  # before the first evaluation; 0: not known, since the process has had a higher one before
 
 
-def data_hash(data: Data) -> str:
-    """Hash what training depends on."""
-    names = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "edge_attr")
-    return content_hash(*(data[name].numpy() for name in names if data.get(name) is not None))
-
-
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
     names = ("topoff", "torch", "torch_geometric", "numpy", "scipy", "kaminpar", "pymetis")
@@ -47,7 +41,9 @@ def versions() -> dict[str, str]:
 
 def origin(data: Data) -> dict[str, Any]:
     """Return what a resumed run must find as it was: the content of the graph, and the versions."""
-    return {"data": data_hash(data), "versions": versions()}
+    names = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "edge_attr")
+    found = [data[name].numpy() for name in names if data.get(name) is not None]
+    return {"data": content_hash(*found), "versions": versions()}
 
 
 def refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.fidelity import RelativeError
 from topoff.compensation.top import TOP
 from topoff.data.check import row_normalized
 from topoff.data.layout import SPLITS
@@ -21,6 +20,7 @@ from topoff.tasks.task import Task, task_of
 from topoff.training.build import class_names, device_of, model_for
 from topoff.training.config import Config, make_config
 from topoff.training.defaults import LARGE, choose
+from topoff.training.loop import fidelity_of
 from topoff.training.run_folder import RunFolder
 
 
@@ -115,18 +115,12 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
         return predict(model, data, **batches, seed=config.seed).cpu()
     if config.method != "top":
         raise ValueError(f"Expected a run of method top for compensated outputs (got {config.method}); leave it out.")
-    names = ("parts", "rank", "estimator")
-    settings = {name: getattr(config, name) for name in names} | {"inits": 1, "refresh": "every=1"}
-    return TOP(model, _with_masks(data), **batches, **settings, seed=config.seed).outputs()
-
-
-def _with_masks(data: Data) -> Data:
-    """Return a graph with labels and masks, which `TOP` asks for: all nodes in one class where there are none."""
-    if data.get("train_mask") is not None and data.get("y") is not None:
-        return data
-    filled, nobody = Data.from_dict(data.to_dict()), torch.zeros(int(data.num_nodes or 0), dtype=torch.bool)
-    filled.y, filled.train_mask, filled.val_mask, filled.test_mask = nobody.long(), ~nobody, nobody, nobody
-    return filled
+    if data.get("train_mask") is None or data.get("y") is None:  # `TOP` asks for them: all nodes in one class
+        nobody = torch.zeros(int(data.num_nodes or 0), dtype=torch.bool)
+        labels = {"y": nobody.long(), "train_mask": ~nobody, "val_mask": nobody, "test_mask": nobody}
+        data = Data.from_dict(data.to_dict() | labels)
+    settings = {name: getattr(config, name) for name in ("parts", "rank", "estimator", "seed")}
+    return TOP(model, data, **batches, **settings, inits=1, refresh="every=1").outputs()
 
 
 def evaluate(run: Trained, data: Data, *, compensated: bool = False) -> dict[str, Any]:
@@ -138,7 +132,5 @@ def evaluate(run: Trained, data: Data, *, compensated: bool = False) -> dict[str
         seen = outputs(run, data, compensated=True)
         known = ~seen.isnan().any(dim=1)  # with train_only, nodes in no batch have no output
         scores = run.task.score(seen.nan_to_num(), data.y, masks={name: mask & known for name, mask in masks.items()})
-        error = RelativeError()
-        error.add(exact[known], seen[known])
-        result["compensated"] = {**scores, "fidelity": 1 - error.value()}
+        result["compensated"] = {**scores, "fidelity": fidelity_of(exact, seen)}
     return result | {"nodes": int(data.num_nodes or 0), "peak_rss_mb": round(peak_memory() / 2**20, 1)}

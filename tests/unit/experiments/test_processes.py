@@ -124,7 +124,7 @@ def test_batches_that_miss_nothing_have_no_gradient_error(class_weight: str, tmp
     data.val_mask = ~data.train_mask
     data.test_mask = torch.zeros(60, dtype=torch.bool)
     made = trained(tmp_path / "run", data, method="cluster", class_weight=class_weight)
-    assert (made.parts.task.weight is not None) == (class_weight == "balanced")
+    assert (made.task.weight is not None) == (class_weight == "balanced")
     assert gradient_error(made)[0] < 1e-10
 
 
@@ -157,7 +157,7 @@ def test_a_gradient_of_zero_has_no_relative_error(tmp_path: Path) -> None:
     data.train_mask = torch.arange(64) % 2 == 0  # sixteen of each class
     data.val_mask, data.test_mask = ~data.train_mask, torch.zeros(64, dtype=torch.bool)
     made = trained(tmp_path / "run", data, method="full")
-    for parameter in made.parts.model.parameters():
+    for parameter in made.model.parameters():
         torch.nn.init.zeros_(parameter)
     assert all(map(math.isnan, gradient_error(made)))
 

@@ -14,7 +14,7 @@ import torch
 from graphs import communities
 from topoff.methods.protocol import Method
 from topoff.models.by_name import OPTIONS
-from topoff.training.build import Parts, make_parts, make_plan
+from topoff.training.build import Plan, make_method, make_plan
 from topoff.training.config import (
     FIELDS,
     Config,
@@ -262,23 +262,22 @@ def graph(config: Config, where: Path) -> Any:
     return [data.x.sum().item(), data.train_mask.tolist()]
 
 
-def parts(config: Config) -> Parts:
-    data = graph_of(config)
-    return make_parts(make_plan(config, data))
+def plan(config: Config) -> Plan:
+    return make_plan(config, graph_of(config))
 
 
 def prepared(config: Config) -> Method:
-    made = parts(config).method
+    made = make_method(plan(config))
     made.prepare()
     return made
 
 
 def task(config: Config, where: Path) -> Any:
-    return dataclasses.replace(parts(config).task, weight=None)
+    return dataclasses.replace(plan(config).task, weight=None)
 
 
 def method(config: Config, where: Path) -> Any:
-    return type(parts(config).method)
+    return type(make_method(plan(config)))
 
 
 def batches(config: Config, where: Path) -> Any:
@@ -294,13 +293,13 @@ def compensation(config: Config, where: Path) -> Any:
 
 def output(config: Config, where: Path) -> Any:
     """Return the model's output, in training."""
-    data, model = graph_of(config), parts(config).model
+    data, model = graph_of(config), plan(config).model
     torch.manual_seed(0)
     return model(data.x, data.edge_index).tolist()
 
 
 def device(config: Config, where: Path) -> Any:
-    return {parameter.device.type for parameter in parts(config).model.parameters()}
+    return {parameter.device.type for parameter in plan(config).model.parameters()}
 
 
 def trained(config: Config, where: Path) -> Training:
@@ -333,7 +332,7 @@ def epochs(config: Config, where: Path) -> Any:
 
 
 def weights(config: Config, where: Path) -> Any:
-    return [value.tolist() for value in trained(config, where).parts.model.state_dict().values()]
+    return [value.tolist() for value in trained(config, where).model.state_dict().values()]
 
 
 def losses(config: Config, where: Path) -> Any:

@@ -85,7 +85,7 @@ def trained(place: Path, data: Data | None = None, **changes: Any) -> Training:
 
 
 def weights(made: Training) -> dict[str, Tensor]:
-    return made.parts.model.state_dict()
+    return made.model.state_dict()
 
 
 def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
@@ -108,7 +108,7 @@ def standing(made: Training) -> dict[str, Any]:
     """Return all that must not depend on interruptions: where the run stands, without times."""
     clock = ("seconds", "train_seconds", "preprocess_seconds", "peak", "train_peak")
     progress = {key: value for key, value in dataclasses.asdict(made.progress).items() if key not in clock}
-    return {"progress": progress, "records": records(made), "method": made.parts.method.state()}
+    return {"progress": progress, "records": records(made), "method": made.method.state()}
 
 
 def assert_same_run(one: Training, two: Training) -> None:
@@ -118,7 +118,7 @@ def assert_same_run(one: Training, two: Training) -> None:
     first, second = (made.optimizer.state_dict()["state"] for made in (one, two))
     assert first.keys() == second.keys()
     assert all(same(first[number], second[number]) for number in first)
-    assert same(one.parts.method.weights(), two.parts.method.weights())
+    assert same(one.method.weights(), two.method.weights())
 
 
 # the same bits
@@ -390,10 +390,10 @@ def test_the_listener_hears_of_every_step_and_every_epoch(tmp_path: Path) -> Non
 def test_exact_scores_are_those_of_a_plain_full_graph_forward(tmp_path: Path, method: str, task: str) -> None:
     data = graph(task)
     made = trained(tmp_path, data, method=method, epochs=2, norm="batch")
-    model = copy.deepcopy(made.parts.model).eval()
+    model = copy.deepcopy(made.model).eval()
     out = model(data.x, data.edge_index).detach()
     masks = {name: data[f"{name}_mask"] for name in ("train", "val", "test")}
-    expected = made.parts.task.score(out, data.y, masks=masks)
+    expected = made.task.score(out, data.y, masks=masks)
     last = lines(made)[-1]
     assert {name: last[name] for name in masks} == pytest.approx(expected, abs=1e-5)
     if task == "classes":
@@ -407,7 +407,7 @@ def test_the_whole_graph_is_seen_as_it_is(tmp_path: Path) -> None:
 
 def test_the_last_fidelity_is_over_all_batches(tmp_path: Path) -> None:
     made = trained(tmp_path, epochs=1, refresh="never")
-    exact, seen = made.parts.method.exact()[0], made.parts.method.outputs()
+    exact, seen = made.method.exact()[0], made.method.outputs()
     assert made.progress.fidelity == pytest.approx(1 - float((exact - seen).norm() / exact.norm()), abs=1e-5)
 
 
@@ -461,7 +461,7 @@ def best_of(place: Path, scores: list[float], *, metric: str = "accuracy", **cha
     data = graph("regression" if metric in ("rmse", "r2") else "classes")
     made = training(place, data, method="full", epochs=len(scores), eval_every=1, metric=metric, **changes)
     told = iter(scores)
-    object.__setattr__(made.parts.task, "score", lambda *_, **__: dict.fromkeys(("train", "val", "test"), next(told)))
+    object.__setattr__(made.task, "score", lambda *_, **__: dict.fromkeys(("train", "val", "test"), next(told)))
     kept = []
     keep = made._keep_best
 
@@ -633,7 +633,7 @@ def test_gradients_are_clipped(tmp_path: Path) -> None:
 
     class Noting(Listener):
         def stepped(self, epoch: int, share: float, loss: float) -> None:
-            gradients = [parameter.grad for parameter in made.parts.model.parameters()]
+            gradients = [parameter.grad for parameter in made.model.parameters()]
             norms.append(float(torch.cat([g.view(-1) for g in gradients if g is not None]).norm()))
 
     made = training(tmp_path, listener=Noting(), clip=0.01, epochs=1)
@@ -643,12 +643,12 @@ def test_gradients_are_clipped(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_a_remedy(tmp_path: Path) -> None:
     made = training(tmp_path, checkpoint_seconds=0.0)
-    for parameter in made.parts.model.parameters():
+    for parameter in made.model.parameters():
         parameter.data.fill_(math.nan)
-    made.parts.method.prepare = lambda: None  # exact embeddings of such a model are refused even before
-    made.parts.method.batches = lambda: iter([made.parts.method.graph.induced(torch.arange(60))])
-    made.parts.method.forward = lambda batch: made.parts.model(batch.x, batch.edge_index)
-    made.parts.method.graph = topoff.graph.graph.Graph(made.data)
+    made.method.prepare = lambda: None  # exact embeddings of such a model are refused even before
+    made.method.batches = lambda: iter([made.method.graph.induced(torch.arange(60))])
+    made.method.forward = lambda batch: made.model(batch.x, batch.edge_index)
+    made.method.graph = topoff.graph.graph.Graph(made.data)
     with pytest.raises(
         ValueError, match=r"the loss to stay finite \(got nan in epoch 1\); lower --lr, or set --clip 1.0"
     ):
@@ -671,8 +671,8 @@ def test_training_runs_in_training_mode(tmp_path: Path) -> None:
 
     class Noting(Listener):
         def stepped(self, epoch: int, share: float, loss: float) -> None:
-            modes.append(made.parts.model.training)
-            made.parts.model.eval()
+            modes.append(made.model.training)
+            made.model.eval()
 
     made = training(tmp_path, listener=Noting(), epochs=1)
     made.run()
@@ -720,7 +720,7 @@ def test_fidelity_at_an_early_stop_is_over_all_batches(tmp_path: Path, monkeypat
 
 
 def test_the_models_own_norm_unless_asked_for(tmp_path: Path) -> None:
-    names = {change: training(tmp_path / change, model="gcnii", **options).parts.model for change, options in
+    names = {change: training(tmp_path / change, model="gcnii", **options).model for change, options in
              {"own": {}, "layer": {"norm": "layer"}}.items()}  # fmt: skip
     assert not any("norm" in name for name, _ in names["own"].named_parameters())
     assert any("norm" in name for name, _ in names["layer"].named_parameters())

@@ -60,7 +60,7 @@ def test_the_record_of_a_run(tmp_path: Path) -> None:
     assert (result["epochs"], result["steps"], result["stopped_early"]) == (2, 8, False)
     assert (result["nodes"], result["features"]) == (60, 5)
     assert result["edges"] == training.data.edge_index.size(1)
-    assert result["parameters"] == sum(p.numel() for p in training.parts.model.parameters())
+    assert result["parameters"] == sum(p.numel() for p in training.model.parameters())
     assert (result["model"], result["method"], result["seed"], result["dataset"]) == ("gcn", "top", 0, "graph")
     assert result["command"] == "topoff train graph"
     assert result["date"].endswith("+00:00")
@@ -82,11 +82,11 @@ def test_every_key_of_the_record_is_there(tmp_path: Path) -> None:
 
 def test_the_model_keeps_its_last_weights(tmp_path: Path) -> None:
     training = made(tmp_path, epochs=6, lr=0.5, method="full")
-    last = {name: value.clone() for name, value in training.parts.model.state_dict().items()}
+    last = {name: value.clone() for name, value in training.model.state_dict().items()}
     result = write_result(training, command="topoff train graph")
     assert (result.best_epoch or 0) < 6
     saved = training.folder.load_model()
-    assert all(torch.equal(value, last[name]) for name, value in training.parts.model.state_dict().items())
+    assert all(torch.equal(value, last[name]) for name, value in training.model.state_dict().items())
     assert not all(torch.equal(value, last[name]) for name, value in saved.items())  # the best ones
     assert training.folder.result() == result
 
@@ -97,7 +97,7 @@ def test_the_whole_graph_has_no_certificate(tmp_path: Path) -> None:
 
 def test_a_run_that_was_not_scored_has_no_scores(tmp_path: Path) -> None:
     training = made(tmp_path, run=False)
-    training.parts.method.prepare()
+    training.method.prepare()
     result = result_of(training, command="")
     assert [result.train, result.val, result.test, result.best_epoch] == [None] * 4
 
@@ -130,7 +130,7 @@ def six(y: Tensor, **changes: Any) -> Data:
 
 def details(place: Path, data: Data, out: Tensor, **changes: Any) -> dict[str, Any]:
     training = made(place, data, run=False, ratio=1.0, **changes)
-    training.parts.method.prepare()
+    training.method.prepare()
     found = details_of(training, out)
     assert json.loads(json.dumps(found)) == found
     return found
@@ -184,7 +184,7 @@ def test_a_scatter_plot_is_drawn_from_all_of_many_points(tmp_path: Path, points:
     data = Data(x=torch.randn(n, 2), edge_index=torch.stack([mask, (mask + 1) % n]), y=mask.float())
     data.update({"train_mask": mask == 0, "val_mask": mask == 1, "test_mask": mask > 1})
     training = made(tmp_path, data, run=False, method="full")
-    training.parts.method.prepare()
+    training.method.prepare()
     scatter = details_of(training, torch.zeros(n, 1))["scatter"]
     assert len(scatter) == shown
     assert scatter[0][0] == 2

@@ -65,7 +65,7 @@ def trained(place: Path, data: Data | None = None, *, finish: bool = True, **cha
 
 
 def best(training: Training) -> torch.nn.Module:
-    model = training.parts.model
+    model = training.model
     model.load_state_dict(training.best_weights)
     return model.eval()
 
@@ -100,7 +100,7 @@ def test_how_tables_were_encoded_is_read_back(tmp_path: Path) -> None:
 
 def test_targets_keep_their_units(tmp_path: Path) -> None:
     training, run = trained(tmp_path, labelled("regression"))
-    task = training.parts.task
+    task = training.task
     assert (run.task.center, run.task.scale) == (task.center, task.scale)
     assert run.task.center > 900
     assert run.classes == []
@@ -172,7 +172,7 @@ def test_compensated_outputs_need_no_labels(tmp_path: Path) -> None:
 
 def test_more_class_names_than_classes_are_cut(tmp_path: Path) -> None:
     training, _ = trained(tmp_path, more={"class_names": np.array(["a", "b", "c", "d"])})
-    assert class_names(training.data, training.parts.task) == ["a", "b", "c"]
+    assert class_names(training.data, training.task) == ["a", "b", "c"]
 
 
 def test_a_graph_with_fewer_nodes_than_the_run_had_batches_is_predicted(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_scores_are_those_of_the_training(tmp_path: Path, kind: str) -> None:
     found = evaluate(run, graph_of(run.config))
     for name in ("train", "val", "test"):
         assert found[name] == pytest.approx(training.progress.best[name], abs=1e-5)
-    assert found["metric"] == training.parts.task.metric
+    assert found["metric"] == training.task.metric
     assert found["exact"] is True
     assert found["nodes"] == 60
     assert found["peak_rss_mb"] > 1

@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import Data
 
 from topoff.methods.registry import METHODS
-from topoff.training.build import make_parts
+from topoff.training.build import make_method, make_plan
 from topoff.training.config import Config, make_config
 from topoff.training.defaults import choose
 from topoff.training.workload import in_words, workload
@@ -35,10 +35,10 @@ def chosen(data: Data, method: str, **settings: object) -> Config:
 @pytest.mark.parametrize("method", METHODS)
 def test_batches_and_rows_are_about_those_of_the_method(data: Data, method: str) -> None:
     config = chosen(data, method)
-    work, parts = workload(config, data), make_parts(config, data)
-    parts.method.prepare()
-    batches = list(parts.method.batches())
-    assert work.batches == len(parts.method)
+    work, made = workload(config, data), make_method(make_plan(config, data))
+    made.prepare()
+    batches = list(made.batches())
+    assert work.batches == len(made)
     assert len(work.rows) == len(work.messages) == config.layers
     if method == "lmc":  # its batches do not count their halo, and it runs twice
         assert work.rows[0] == 2 * workload(chosen(data, "graphfm-ob"), data).rows[0]
