@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from topoff.machine.memory import free_memory, readable
 from topoff.methods.protocol import Method
@@ -20,9 +19,8 @@ from topoff.training.loop import Training
 
 def measure_gradient(training: Training) -> dict[str, Any]:
     """Return the gradient's relative error and cosine; nothing but a note where the whole graph may not fit."""
-    config = dataclasses.replace(training.config, method="full")
+    config, free = dataclasses.replace(training.config, method="full"), free_memory()
     need = estimate(config, training.data, training.model).memory
-    free = free_memory()
     if free is not None and need > free / 2:
         note = f"no gradient error: the whole graph would take about {readable(need)} of {readable(free)} free"
         return {"gradient_error": None, "gradient_cosine": None, "note": note}
@@ -36,12 +34,12 @@ def gradient_error(training: Training) -> tuple[float, float]:
     ||g - g*|| / ||g*|| and the cosine between them: g is the mean of the batches' gradients, weighted by their numbers
     of training nodes, g* the gradient of the mean training loss. No step is taken. Both NaN where g* is zero.
     """
-    model, config = training.model, training.config
+    model, task = training.model, training.task
     model.eval()
-    seen = epoch_gradient(training.method, model, task=training.task)
-    whole = METHODS["full"](model, training.data, seed=config.seed)
+    seen = epoch_gradient(training.method, model, task=task)
+    whole = METHODS["full"](model, training.data, seed=training.config.seed)
     whole.prepare()
-    exact = epoch_gradient(whole, model, task=training.task)
+    exact = epoch_gradient(whole, model, task=task)
     norm = float(exact.norm())
     if norm == 0:
         return math.nan, math.nan
@@ -71,20 +69,14 @@ def epoch_gradient(method: Method, model: nn.Module, *, task: Task) -> Tensor:
     for batch in method.batches():
         model.zero_grad(set_to_none=True)
         method.learn(batch, task.batch_loss)
-        weight = _weight(batch, task=task)
+        mask = batch.train_mask[: batch.get("batch_size") or None].cpu()
+        weight = float(mask.sum())
+        if "loss_weight" in batch:
+            weight = 1.0
+        elif task.weight is not None and task.kind in ("classes", "binary"):
+            weight = float(task.weight.cpu().double()[batch.y[: len(mask)].cpu()[mask]].sum())
         flat = [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().cpu() for p in parameters]
         total += weight * torch.cat(flat).double()
         weights += weight
     model.zero_grad(set_to_none=True)
     return total / weights if weights else total
-
-
-def _weight(batch: Data, *, task: Task) -> float:
-    """Return what a batch's mean loss counts in the mean over all training nodes."""
-    if "loss_weight" in batch:
-        return 1.0
-    count = int(batch.get("batch_size") or batch.train_mask.numel())
-    mask = batch.train_mask[:count].cpu()
-    if task.weight is not None and task.kind in ("classes", "binary"):
-        return float(task.weight.cpu().double()[batch.y[:count].cpu()[mask]].sum())
-    return float(mask.sum())

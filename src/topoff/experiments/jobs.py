@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topoff.methods.registry import METHODS
-from topoff.training.config import Config, make_config
+from topoff.training.config import Config, make_config, nearest
 from topoff.training.loop import Listener
 from topoff.training.run_folder import RunFolder
 
@@ -36,10 +35,8 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do; a gradient that was left out can be measured later."""
-        measured = read_measured(RunFolder(self.folder))
-        return (
-            RunFolder(self.folder).finished and bool(measured) and (not self.gradients or "gradient_error" in measured)
-        )
+        wanted = "gradient_error" if self.gradients else "load"
+        return RunFolder(self.folder).finished and wanted in read_measured(RunFolder(self.folder))
 
 
 def read_measured(folder: RunFolder) -> dict[str, Any]:
@@ -94,30 +91,11 @@ def parse_methods(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in METHODS:
-            raise ValueError(f"Expected --methods to be 'all' or names of methods (got '{name}'); {_nearest(name)}")
+            remedy = nearest(name, METHODS, what="methods")
+            raise ValueError(f"Expected --methods to be 'all' or names of methods (got '{name}'); {remedy}")
         if names.count(name) > 1:
             raise ValueError(f"Expected --methods to name each method once (got '{name}' twice).")
     return names
-
-
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, METHODS, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"the methods are {', '.join(METHODS)}."
-
-
-def own_model(method: str) -> str | None:
-    """Return the model that a method brings along, where it does."""
-    found: str | None = getattr(METHODS.get(method), "own_model", None)
-    return found
-
-
-def makes_batches(method: str) -> bool:
-    """Whether a method has batches of a size that can be set.
-
-    >>> makes_batches("top"), makes_batches("full")
-    (True, False)
-    """
-    return "ratio" in getattr(METHODS.get(method), "settings", ())
 
 
 def split_settings(pairs: dict[str, Any], methods: Sequence[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

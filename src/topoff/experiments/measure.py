@@ -20,8 +20,8 @@ from topoff.forward.plan import make_plan
 from topoff.forward.subgraph import Subgraph, whole_graph
 from topoff.graph.graph import Graph
 from topoff.methods.gas import Gas
-from topoff.tasks.metrics import METRICS, metric_for
-from topoff.tasks.task import default_loss
+from topoff.tasks.metrics import METRICS
+from topoff.tasks.task import default_loss, task_of
 
 MEASURED = ("top", "cluster", "drop", "gas")  # methods whose batches are compared
 
@@ -82,20 +82,14 @@ def measure(
     """
     check_methods(methods)
     top = TOP(trained.model, data, batches=sets, refresh="never", tolerance=float("inf"), **settings)
-    seed, inits = settings.get("seed", 0), settings.get("inits", 2)
-    random = [random_network(trained.model, number, seed=seed) for number in range(1, inits + 1)]
-    networks = random if trained.earlier is None else [trained.earlier]
-    runs: dict[str, Forward] = {}
-    if "top" in methods:
-        top.prepare(networks=networks)
-        if trained.earlier is not None:
-            top.certify(trained.model)
-        runs["top"] = top
-    drop = TOP(trained.model, data, batches=sets, rank=0, refresh="never")
-    drop.prepare()
-    run = caller(trained.model)
-    others: dict[str, Forward] = {"cluster": lambda batch: run(trained.model, batch), "drop": drop}
-    runs |= {name: others[name] for name in methods if name in others}
+    if "top" in methods and trained.earlier is not None:
+        top.prepare(networks=[trained.earlier])
+        top.certify(trained.model)
+    elif "top" in methods:
+        seed, inits = settings.get("seed", 0), settings.get("inits", 2)
+        top.prepare(networks=[random_network(trained.model, number, seed=seed) for number in range(1, inits + 1)])
+    drop, run = TOP(trained.model, data, batches=sets, rank=0, refresh="never"), caller(trained.model)
+    runs: dict[str, Forward] = {"top": top, "drop": drop, "cluster": lambda batch: run(trained.model, batch)}
     comparison = _Comparison(trained.model, drop, data)
     result: dict[str, Any] = {}
     for name in methods:
@@ -144,11 +138,12 @@ class _Comparison:
 
     def __init__(self, model: nn.Module, exact: TOP, data: Data) -> None:
         """Run the exact forward and the exact gradient, once for all comparisons."""
-        self.model, self.data, self.loss = model, data, default_loss(data.y)
+        self.model, self.y, self.loss = model, data.y, default_loss(data.y)
         self.truth = exact.predict()
         whole = whole_graph(exact.graph, make_plan(model, exact.graph))
         self.gradient = gradient(model, exact, [whole], loss=self.loss)
-        self.metric = metric_name(data.y)
+        self.score = METRICS[task_of(data.y, train_mask=data.train_mask).metric]
+        self.scored = data.test_mask if bool(data.test_mask.any()) else data.train_mask
 
     def of(self, run: Forward, batches: list[Data]) -> dict[str, float]:
         """Return the errors of one way to run the batches."""
@@ -156,23 +151,10 @@ class _Comparison:
             error, out = output_error(run, batches, self.truth)
         estimate = gradient(self.model, run, batches, loss=self.loss)
         gradient_error, cosine = compare_gradients(estimate, self.gradient)
+        exact_score = self.score(self.truth[self.scored], self.y[self.scored])
         return {
             "relative_error": error,
-            "accuracy_degradation": self._score(self.truth) - self._score(out),
+            "accuracy_degradation": exact_score - self.score(out[self.scored], self.y[self.scored]),
             "gradient_error": gradient_error,
             "gradient_cosine": cosine,
         }
-
-    def _score(self, out: Tensor) -> float:
-        mask = self.data.test_mask if bool(self.data.test_mask.any()) else self.data.train_mask
-        return METRICS[self.metric](out[mask], self.data.y[mask])
-
-
-def metric_name(y: Tensor) -> str:
-    """Choose the score: ROC-AUC for two classes, as the heterophilous benchmarks do, else by the labels.
-
-    >>> metric_name(torch.tensor([0, 1, 1])), metric_name(torch.tensor([0, 1, 2]))
-    ('roc_auc', 'accuracy')
-    """
-    two = not torch.is_floating_point(y) and int(y.max()) == 1
-    return "roc_auc" if two else metric_for(y)

@@ -21,14 +21,8 @@ from topoff.training.run_folder import RunFolder
 
 def curve_of(name: str, runs: Sequence[Finished], *, place: int, scale: float) -> MethodCurve | None:
     """Return the mean validation score of a method's seeds over the epochs that all of them evaluated."""
-    points = [
-        {
-            row.epoch: (row.val * scale, row.train_seconds)
-            for row in run.epochs
-            if finite(row.val) and finite(row.train_seconds)
-        }
-        for run in runs
-    ]
+    rows = [[row for row in run.epochs if finite(row.val) and finite(row.train_seconds)] for run in runs]
+    points = [{row.epoch: ((row.val or 0.0) * scale, row.train_seconds) for row in found} for found in rows]
     epochs = sorted(set.intersection(*(set(found) for found in points))) if points else []
     if not epochs:
         return None
@@ -37,9 +31,6 @@ def curve_of(name: str, runs: Sequence[Finished], *, place: int, scale: float) -
     spread = values[..., 0].std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(epochs))
     seconds = (values[..., 1] + before[:, None]).mean(axis=0)
     return MethodCurve(name, place, np.array(epochs, dtype=float), seconds, values[..., 0].mean(axis=0), spread)
-
-
-# ---- the page
 
 
 def build_page(top: Path) -> str:
@@ -51,15 +42,16 @@ def build_page(top: Path) -> str:
     table = RunFolder(top).read_json(TABLE)
     rows, metric = table["methods"], table["metric"] or "score"
     scale = 1.0 if metric in ERRORS else 100.0
-    places = list(rows)
+    places = {name: place for place, name in enumerate(rows)}
     curves = [
-        curve_of(name, read_finished(top, name, table["seeds"]), place=places.index(name), scale=scale)
+        curve_of(name, read_finished(top, name, table["seeds"]), place=places[name], scale=scale)
         for name in sorted(rows, key=lambda name: name == "top")  # drawn last: above the others
     ]
+    drawn = [curve for curve in curves if curve]
     costs = {name: (row.get("epoch_seconds"), row.get("train_peak_rss_mb")) for name, row in rows.items()}
     label = metric.replace("_", " ") + ("" if scale == 1 else ", %")
     target = table["target"] * scale if finite(table["target"]) else math.nan
-    plots = draw_comparison([curve for curve in curves if curve], costs=costs, label=label, target=target)
+    plots = draw_comparison(drawn, costs=costs, label=label, target=target)
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.filters.update(number=number, plain=plain, part_of=part_of, written=written)
     text: str = page.get_template("compare.html.j2").render(
@@ -70,8 +62,8 @@ def build_page(top: Path) -> str:
         regression=metric in ERRORS,
         cell=lambda row, column: cell(row, column, metric=metric),
         best={column.key: best_of(rows, column, metric=metric) for column in COLUMNS},
-        looks={name: look_of(name, place) for place, name in enumerate(places)},
-        drawn={curve.name for curve in curves if curve},
+        looks={name: look_of(name, place) for name, place in places.items()},
+        drawn={curve.name for curve in drawn},
         marked=marked,
         settings=shared_settings(top),
     )

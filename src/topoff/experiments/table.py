@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topoff.experiments.jobs import Failure, makes_batches, own_model, read_measured
+from topoff.experiments.jobs import Failure, read_measured
+from topoff.methods.registry import METHODS
 from topoff.report.page import plain
 from topoff.report.read import finite
 from topoff.tasks.metrics import LOWER_IS_BETTER
@@ -22,6 +23,8 @@ from topoff.training.records import Epoch, Result, Spread, summarize
 from topoff.training.run_folder import RunFolder
 
 TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
+RECORDED = (*("test", "val", "train", "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds"),
+            *("train_peak_rss_mb", "peak_rss_mb"))  # fmt: skip
 SHARE = 0.99  # of the score of the best method's worst seed: the target, where none is given
 
 
@@ -119,17 +122,7 @@ def make_row(
 def _values(run: Finished, *, target: float | None, metric: str) -> dict[str, Any]:
     """Return the numbers of one run."""
     result, reached = run.result, None if target is None else time_to_target(run, target, metric=metric)
-    return {
-        "test": result.test,
-        "val": result.val,
-        "train": result.train,
-        "best_epoch": result.best_epoch,
-        "epochs": result.epochs,
-        "steps": result.steps,
-        "epoch_seconds": result.epoch_seconds,
-        "preprocess_seconds": result.preprocess_seconds,
-        "train_peak_rss_mb": result.train_peak_rss_mb,
-        "peak_rss_mb": result.peak_rss_mb,
+    return {key: vars(result)[key] for key in RECORDED} | {
         "relative_error": None if result.fidelity is None else 1 - result.fidelity,
         "gradient_error": run.measured.get("gradient_error"),
         "gradient_cosine": run.measured.get("gradient_cosine"),
@@ -160,28 +153,27 @@ def make_table(
         own: the settings that a method does not share with the others, by method.
     """
     runs = {method: read_finished(top, method, seeds) for method in methods}
+    models = {method: getattr(METHODS.get(method), "own_model", None) for method in methods}
     first = next((run.result for found in runs.values() for run in found), None)
     metric = first.metric if first else ""
     if target is None:
-        scores = {name: [run.result.val for run in runs[name]] for name in methods}
-        target = default_target({name: scores[name] for name in methods if not own_model(name)}, metric=metric)
+        scores = {name: [run.result.val for run in found] for name, found in runs.items() if not models[name]}
+        target = default_target(scores, metric=metric)
     rows = {}
-    for method in methods:
+    for method, found in runs.items():
         lost = {seed: failure for (name, seed), failure in (failures or {}).items() if name == method}
-        rows[method] = make_row(runs[method], target=target, metric=metric, failures=lost)
-        if makes_batches(method) and _one_step_per_epoch(rows[method]):
-            rows[method]["notes"].append("one step per epoch: all training nodes were in one batch")
-        model, settings = own_model(method), dict((own or {}).get(method) or {})
-        rows[method] |= {"own_model": model} if model else {}
-        rows[method] |= {"own_settings": settings} if settings else {}
+        row = rows[method] = make_row(found, target=target, metric=metric, failures=lost)
+        sized = "ratio" in getattr(METHODS.get(method), "settings", ())  # its batches have a size that can be set
+        if sized and 0 < (row.get("steps") or 0) <= (row.get("epochs") or 0):
+            row["notes"].append("one step per epoch: all training nodes were in one batch")
+        if models[method]:
+            row["own_model"] = models[method]
+        if own and own.get(method):
+            row["own_settings"] = dict(own[method])
     shared = {key: vars(first)[key] if first else None for key in ("nodes", "edges", "features", "versions", "machine")}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     known = {**about, "seeds": list(seeds), "metric": metric or None, "target": target, "date": date}
     return {"methods": rows, **known, **shared, "notes": differences(runs)}
-
-
-def _one_step_per_epoch(row: Mapping[str, Any]) -> bool:
-    return finite(row.get("steps")) and finite(row.get("epochs")) and 0 < row["steps"] <= row["epochs"]
 
 
 def differences(runs: Mapping[str, Sequence[Finished]]) -> list[str]:

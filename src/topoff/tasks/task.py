@@ -49,7 +49,7 @@ class Task:
         """
         mask = batch.train_mask[: len(out)]
         out, y = out[mask], batch.y[: len(mask)][mask]
-        node_weight = batch.loss_weight[: len(mask)][mask] if "loss_weight" in batch else None
+        node_weight: Tensor | None = batch.loss_weight[: len(mask)][mask] if "loss_weight" in batch else None
         reduction = "mean" if node_weight is None else "none"
         weight = None if self.weight is None else self.weight.to(out.device, out.dtype)
         if self.kind == "regression":

@@ -57,8 +57,8 @@ def class_names(data: Data, task: Task) -> list[str]:
     """Return the user's own names of the classes, or their numbers; none for regression."""
     if task.kind == "regression":
         return []
-    names = getattr(data.get("names"), "class_names", None)
-    return [str(name) for name in names[: task.outputs]] if names else [str(number) for number in range(task.outputs)]
+    names = getattr(data.get("names"), "class_names", None) or range(task.outputs)
+    return [str(name) for name in names[: task.outputs]]
 
 
 def model_for(config: Config, data: Data, *, outputs: int) -> nn.Module:
@@ -79,24 +79,18 @@ def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Paramet
         raise ValueError(f"Expected the model to have parameters to train (got none in model '{config.model}').")
     groups: list[dict[str, Any]] = [{"params": parameters}]
     if config.outer_decay is not None:
-        outer = {id(parameter) for parameter in _outer_parameters(model)}
+        if not hasattr(model, "outer_parameters"):
+            raise ValueError(
+                f"Expected {type(model).__name__} to have a method outer_parameters, which lists those that "
+                "outer_decay is for (got none); define it, or leave outer_decay out."
+            )
+        outer = {id(parameter) for parameter in model.outer_parameters()}  # type: ignore[operator]
         inner, others = [p for p in parameters if id(p) not in outer], [p for p in parameters if id(p) in outer]
         groups = [{"params": inner}, {"params": others, "weight_decay": config.outer_decay}]
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=config.lr, weight_decay=config.weight_decay)
-
-
-def _outer_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that have a decay of their own."""
-    listed = getattr(model, "outer_parameters", None)
-    if listed is None:
-        raise ValueError(
-            f"Expected {type(model).__name__} to have a method outer_parameters, which lists those that outer_decay is "
-            f"for (got none); define it, or leave outer_decay out."
-        )
-    return list(listed())
 
 
 def learning_rate(config: Config, epoch: int) -> float:
@@ -127,8 +121,6 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"Expected device to be auto, cpu or a cuda device that is there (got '{name}': {reason})."
-        ) from error
+        came = f"'{name}': {str(error).splitlines()[0]}"
+        raise ValueError(f"Expected device to be auto, cpu or a cuda device that is there (got {came}).") from error
     return device

@@ -157,8 +157,7 @@ def read_config(source: str | Path) -> dict[str, Any]:
     elif str(source) in shipped_configs():
         text = (importlib.resources.files("topoff.training") / "configs" / f"{source}.toml").read_text()
     else:
-        near = difflib.get_close_matches(str(source), shipped_configs(), n=1)
-        remedy = f"did you mean '{near[0]}'?" if near else f"the names are {', '.join(shipped_configs())}."
+        remedy = nearest(str(source), shipped_configs(), what="names")
         raise FileNotFoundError(f"Expected a TOML file or the name of a config (got '{source}'); {remedy}")
     return parse_config(text, origin=str(source))
 
@@ -169,11 +168,9 @@ def parse_config(text: str, *, origin: str) -> dict[str, Any]:
         keys = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"Expected {origin} to be TOML, one 'key = value' per line (got {error}).") from error
-    nested = [key for key, value in keys.items() if isinstance(value, dict | list)]
-    if nested:
-        raise ValueError(
-            f"Expected {origin} to be flat (got a table or list '{nested[0]}'); write 'key = value' lines."
-        )
+    for key, value in keys.items():
+        if isinstance(value, dict | list):
+            raise ValueError(f"Expected {origin} to be flat (got a table or list '{key}'); write 'key = value' lines.")
     _refuse_unknown(keys)
     return keys
 
@@ -192,13 +189,13 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.strip():
+        key, equals, text = (piece.strip() for piece in pair.partition("="))
+        if not equals or not key:
             raise ValueError(f"Expected --set to be key=value (got '{pair}'); for example --set lr=0.005.")
         try:
-            settings[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+            settings[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            settings[key.strip()] = text.strip()
+            settings[key] = text
     return settings
 
 
@@ -229,17 +226,11 @@ def write_toml(config: Config, *, command: str, reasons: Mapping[str, str] | Non
     lines = [f"# {' '.join(line.strip() for line in command.splitlines())}"]
     for key in FIELDS:
         value = getattr(config, key)
-        if value is not None:
+        if value is not None:  # TOML takes what JSON writes, but for infinity and the control character 127
+            text = "inf" if value == math.inf else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
             why = f"  # chosen: {reasons[key]}" if reasons and key in reasons else ""
-            lines.append(f"{key} = {_toml(value)}{why}")
+            lines.append(f"{key} = {text}{why}")
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """Write a value: TOML takes what JSON writes, but for infinity and the control character 127."""
-    if value == math.inf:
-        return "inf"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def difference(old: Config, new: Config) -> list[str]:
@@ -251,9 +242,18 @@ def difference(old: Config, new: Config) -> list[str]:
 def _refuse_unknown(keys: Mapping[str, Any]) -> None:
     for key in keys:
         if key not in FIELDS:
-            near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else f"the settings are {', '.join(FIELDS)}."
+            remedy = nearest(key.replace("-", "_"), FIELDS, what="settings")
             raise ValueError(f"Expected a known setting (got '{key}'); {remedy}")
+
+
+def nearest(word: str, known: Iterable[str], *, what: str) -> str:
+    """Say which known word is meant, or which there are.
+
+    >>> nearest("tpo", ["top", "full"], what="methods"), nearest("x", ["top", "full"], what="methods")
+    ("did you mean 'top'?", 'the methods are top, full.')
+    """
+    near = difflib.get_close_matches(word, known := list(known), n=1)
+    return f"did you mean '{near[0]}'?" if near else f"the {what} are {', '.join(known)}."
 
 
 def _sentence(errors: list[Any]) -> str:

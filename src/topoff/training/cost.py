@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import timeit
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,19 +73,6 @@ def _rates() -> Rates:
     """Measure the machine, in a few milliseconds."""
     rows, square, large = torch.ones(4096, 256), torch.ones(256, 256), torch.ones(4 * 2**20)
     numbers = np.random.default_rng(0).permutation(2**16)
-    product, copy = _fastest(lambda: rows @ square), _fastest(lambda: large.clone())
-    return Rates(
-        2.0 * rows.numel() * 256 / product,
-        2.0 * large.numel() * 4 / copy,
-        len(numbers) / _fastest(lambda: np.argsort(numbers)),
-    )
-
-
-def _fastest(job: Callable[[], object]) -> float:
-    """Return the shortest of five runs in seconds."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        job()
-        times.append(time.perf_counter() - start)
-    return max(min(times), 1e-9)
+    jobs = (lambda: rows @ square, large.clone, lambda: np.argsort(numbers))
+    product, copy, sort = (max(min(timeit.repeat(job, number=1, repeat=5)), 1e-9) for job in jobs)
+    return Rates(2.0 * rows.numel() * 256 / product, 2.0 * large.numel() * 4 / copy, len(numbers) / sort)

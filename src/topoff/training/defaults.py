@@ -41,8 +41,7 @@ class Choice:
 
 def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     """Return the settings with nothing left open, and the choices that were made."""
-    nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
-    choices: list[Choice] = []
+    nodes, choices = int(data.num_nodes or 0), list[Choice]()
 
     def take(what: str, value: Any, why: str) -> None:
         """Choose a value where the user gave none."""
@@ -51,18 +50,17 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
 
     read = METHODS[config.method].settings
     if "ratio" in read:
-        cluster = edges > 0
-        if "batches" in read:
-            take("batches", "kaminpar" if cluster else "random", _why_batches(cluster=cluster))
-        batched = (
-            int(data.train_mask.sum()) if config.train_only and "train_only" in read and "train_mask" in data else nodes
-        )
+        if "batches" in read and data.edge_index.size(1):
+            take("batches", "kaminpar", "clusters keep most messages inside a batch")
+        elif "batches" in read:
+            take("batches", "random", "no edges, nothing to cluster")
+        train_only = config.train_only and "train_only" in read and "train_mask" in data
+        batched = int(data.train_mask.sum()) if train_only else nodes
         ratio, why = _ratio(batched)
         take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
-        scattered = (config.batches or "") == "random"
-        rank = min(2 * RANK if scattered else RANK, max(1, batch // NODES_PER_RANK))
+        rank = min(2 * RANK if config.batches == "random" else RANK, max(1, batch // NODES_PER_RANK))
         outside = "most messages come from outside a random batch"
         take("rank", rank, outside if rank > RANK else f"{NODES_PER_RANK} or more nodes per direction")
         take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
@@ -70,11 +68,10 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         if name in read:
             usual = inspect.signature(METHODS[config.method]).parameters[name].default
             take(name, usual, f"usual for {config.method}")
-    often = nodes <= CHEAP
-    every, why = (
-        (1, f"cheap up to {CHEAP:,} nodes") if often else (_interval(config), "an evaluation is also a refresh")
-    )
-    take("eval_every", min(every, config.epochs), why)
+    if nodes <= CHEAP:
+        take("eval_every", 1, f"cheap up to {CHEAP:,} nodes")
+    else:
+        take("eval_every", min(_interval(config), config.epochs), "an evaluation is also a refresh")
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
 
 
@@ -88,16 +85,11 @@ def unused(config: Config, given: Iterable[str]) -> list[str]:
     of_methods = {key for method in METHODS.values() for key in method.settings}
     idle = of_methods - set(METHODS[config.method].settings)
     model = model_of(config.method, config.model)
-    if model != config.model:
-        idle |= {"model"}
+    idle |= {"model"} if model != config.model else set()
     found = [f"{key} has no effect on method {config.method}" for key in given if key in idle]
     # of a class of the user's, or a name that will be refused, nothing is known
     ignored = OPTIONS - options_of(model) if model in MODELS else frozenset()
     return found + [f"{key} has no effect on model {model}" for key in given if key in ignored]
-
-
-def _why_batches(*, cluster: bool) -> str:
-    return "clusters keep most messages inside a batch" if cluster else "no edges, nothing to cluster"
 
 
 def _ratio(nodes: int) -> tuple[float, str]:

@@ -111,8 +111,8 @@ class Training:
         due = progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs
         found = self._evaluate() if due else {}
         found["refreshed"] = found.get("refreshed", False) or refreshed
-        clock = {"seconds": round(progress.seconds, 4), "train_seconds": round(progress.train_seconds, 4)}
-        epoch = Epoch(number + 1, loss, rate, **found, **clock, evaluated=due)
+        found |= {"seconds": round(progress.seconds, 4), "train_seconds": round(progress.train_seconds, 4)}
+        epoch = Epoch(number + 1, loss, rate, **found, evaluated=due)
         self.folder.append(epoch)
         self.listener.evaluated(epoch)
         self._save_if_due()

@@ -57,8 +57,22 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Result:
-    """Hold result.json of a run of one seed; the fields are its keys, in their order."""
+class Record:
+    """Hold an object of a JSON file; the fields are its keys, in their order."""
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Read the object."""
+        return cls(**_known(cls, found))
+
+    def json(self) -> dict[str, Any]:
+        """Return the object, as it is written."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Result(Record):
+    """Hold result.json of a run of one seed."""
 
     train: float | None = None  # exact scores at the best validation score; None for an empty split
     val: float | None = None
@@ -94,15 +108,6 @@ class Result:
     machine: dict[str, Any] = field(default_factory=dict)
     chosen: list[dict[str, Any]] = field(default_factory=list)  # what, value and why
 
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
-        """Read the object in result.json."""
-        return cls(**_known(cls, found))
-
-    def json(self) -> dict[str, Any]:
-        """Return the object, as it is written."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -125,8 +130,8 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Hold result.json of a run of several seeds; the fields are its keys, in their order."""
+class Summary(Record):
+    """Hold result.json of a run of several seeds."""
 
     metric: str = ""  # to `chosen`: of the first seed
     task: str = ""
@@ -157,14 +162,10 @@ class Summary:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
-        """Read the object in result.json."""
+        """Read the object, and the records inside it."""
         known = _known(cls, found)
-        spreads = {key: Spread(**known[key]) for key in AVERAGED if known.get(key) is not None}
+        spreads = {key: Spread(**known[key]) for key in AVERAGED if key in known}
         return cls(**known | spreads | {"runs": [Result.of(run) for run in found["runs"]]})
-
-    def json(self) -> dict[str, Any]:
-        """Return the object, as it is written."""
-        return dataclasses.asdict(self)
 
 
 def summarize(results: Sequence[Result], *, command: str, partial: bool = False) -> Summary:

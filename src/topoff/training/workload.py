@@ -77,7 +77,7 @@ def in_words(config: Config, *, batches: int, batch_nodes: int) -> str:
     """
     if config.method == "full":
         return "full: the whole graph at once"
-    kind = "training nodes" if config.method in TARGETS or _training_only(config) else "nodes"
+    kind = "training nodes" if _training_only(config) else "nodes"
     how = f"{config.batches} " if config.method in BATCHES and config.batches else ""
     size = f"{batches} {how}batch{'es' if batches > 1 else ''} of about {batch_nodes:,} {kind}"
     return f"{config.method}: {size}, " + (TARGETS | BATCHES)[config.method].format(**vars(config))
@@ -85,60 +85,54 @@ def in_words(config: Config, *, batches: int, batch_nodes: int) -> str:
 
 def workload(config: Config, data: Data) -> Workload:
     """Count what an epoch of the method computes, from settings that leave nothing open."""
-    nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+    nodes, edges, method = int(data.num_nodes or 0), data.edge_index.size(1), config.method
     mask = data.train_mask if "train_mask" in data else torch.ones(nodes, dtype=torch.bool)
-    if config.method in TARGETS:
-        return _around_targets(config, data, mask)
-    ratio = 1.0 if config.method == "full" else config.ratio or 1.0
-    batches = max(1, round(1 / ratio))
     batched = int(mask.sum()) if _training_only(config) else nodes
-    inside = edges * batched / max(1, nodes)  # messages that arrive in batches
-    if config.method in ("top", "drop", "cluster"):
-        inside *= batched / max(1, nodes)
-    rows = float(batched)
-    if config.method in ("lmc", "graphfm-ob"):
+    batches = 1 if method == "full" else max(1, round(1 / (config.ratio or 1.0)))
+    batches = min(batches, max(1, batched)) if method in TARGETS else batches
+    targets, fanout, examined = max(1, round(batched / batches)), config.fanout or 1, 0.0
+    rows, messages = float(batched), edges * batched / max(1, nodes)  # that arrive in batches
+    if method in ("sgc", "sign"):
+        messages = 0.0
+    elif method == "ibmb-batch":
+        rows, messages = float(nodes), float(edges)
+    elif method in ("shadow", "shadow-ppr"):
+        rows *= _scope(data, mask, hops=config.hops, fanout=fanout) if method == "shadow" else fanout
+        messages = examined = CLOSE * rows
+    elif method == "ibmb":
+        union = nodes * -torch.expm1(torch.tensor(-targets * fanout / max(1, nodes))).item()
+        rows = batches * (targets + HALO * max(0.0, union - targets))
+        messages = rows * edges / max(1, nodes)
+    elif method in TARGETS:
+        return _sampled(config, data, mask, batches=batches, targets=targets)
+    elif method in ("top", "drop", "cluster"):
+        messages *= batched / max(1, nodes)
+    elif method in ("lmc", "graphfm-ob"):
         reached = _blocks(data, torch.full((nodes,), 1 / batches), hops=1)[0].rows - nodes / batches
         rows += batches * reached * (1.0 if config.batches == "random" else HALO)
-        inside *= rows / max(1, batched)
-    passes = 2 if config.method == "lmc" else 1
-    layers = [passes * rows] * config.layers
-    return Workload(batches, max(1, round(batched / batches)), layers, [passes * inside] * config.layers)
+        messages *= rows / max(1, batched)
+    passes = 2 if method == "lmc" else 1
+    return Workload(batches, targets, [passes * rows] * config.layers, [passes * messages] * config.layers, examined)
 
 
 def _training_only(config: Config) -> bool:
     """Whether the training nodes alone are batched."""
-    return config.train_only and "train_only" in METHODS[config.method].settings
+    return config.method in TARGETS or (config.train_only and "train_only" in METHODS[config.method].settings)
 
 
-def _around_targets(config: Config, data: Data, mask: Tensor) -> Workload:
-    """Count what the batches of training nodes need."""
-    nodes, layers, method = int(data.num_nodes or 0), config.layers, config.method
-    training = int(mask.sum())
-    batches = min(max(1, round(1 / (config.ratio or 1.0))), max(1, training))
-    targets, fanout = max(1, round(training / batches)), config.fanout
-    if method in ("sgc", "sign"):
-        return Workload(batches, targets, [float(training)] * layers, [0.0] * layers)
-    if method == "ibmb-batch":
-        return Workload(batches, targets, [float(nodes)] * layers, [float(data.edge_index.size(1))] * layers)
-    if method in ("shadow", "shadow-ppr"):
-        size = float(fanout or 1)
-        if method == "shadow":
-            size = _scope(data, mask, hops=config.hops, fanout=fanout or 1)
-        rows = size * training
-        return Workload(batches, targets, [rows] * layers, [CLOSE * rows] * layers, CLOSE * rows)
-    if method == "ibmb":
-        union = nodes * -torch.expm1(torch.tensor(-targets * (fanout or 1) / max(1, nodes))).item()
-        rows = batches * (targets + HALO * max(0.0, union - targets))
-        return Workload(batches, targets, [rows] * layers, [rows * data.edge_index.size(1) / max(1, nodes)] * layers)
+def _sampled(config: Config, data: Data, mask: Tensor, *, batches: int, targets: int) -> Workload:
+    """Count what batches of training nodes need whose messages are sampled layer by layer."""
+    method, nodes = config.method, len(mask)
     known = method in ("vrgcn", "fastgcn")  # the first layer reads A X, which is computed once
-    some = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
+    most = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
     pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
-    blocks = _blocks(data, mask.float() / batches, hops=layers - known, fanout=fanout, most=some, pool=pool)
-    rows_of = [batches * block.rows for block in reversed(blocks)]
-    sent = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
+    hops = config.layers - known
+    blocks = _blocks(data, mask.float() / batches, hops=hops, fanout=config.fanout, most=most, pool=pool)
+    rows = [batches * block.rows for block in reversed(blocks)]
+    messages = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
     if known:
-        rows_of, sent = [rows_of[0] if rows_of else float(training), *rows_of], [0.0, *sent]
-    return Workload(batches, targets, rows_of, sent, batches * sum(block.examined for block in blocks))
+        rows, messages = [rows[0] if rows else float(mask.sum()), *rows], [0.0, *messages]
+    return Workload(batches, targets, rows, messages, batches * sum(block.examined for block in blocks))
 
 
 @dataclass(frozen=True)
