@@ -35,7 +35,7 @@ def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: T
     from rich.console import Console
     from rich.table import Table
 
-    from topoff.training.workload import in_words
+    from topoff.training.cost import in_words
 
     table = Table(title=f"Plan: {config.dataset}", show_header=False)
     table.add_row("graph", f"{data.num_nodes:,} nodes, {data.edge_index.size(1):,} edges, {data.num_features} features")

@@ -82,9 +82,6 @@ def best_of(rows: Mapping[str, Mapping[str, Any]], column: Column, *, metric: st
     """Return the methods that have the best value of a column, as it is written; none where there is no choice.
 
     Methods with a model of their own are left out. To be the only one that reached the target is best, too.
-
-    >>> sorted(best_of({"a": {"test": 0.5}, "b": {"test": 0.6}, "c": {"error": "no"}}, COLUMNS[0], metric="accuracy"))
-    ['b']
     """
     same = {method: row for method, row in rows.items() if "own_model" not in row}
     known = {method: row[column.key] for method, row in same.items() if finite(row.get(column.key))}
@@ -93,8 +90,8 @@ def best_of(rows: Mapping[str, Mapping[str, Any]], column: Column, *, metric: st
         return set()
     lower = column.better == "low" or (column.better == "score" and metric in LOWER_IS_BETTER)
     best = min(known.values()) if lower else max(known.values())
-    texts = {method: number(float(value), _kind(column, metric=metric)) for method, value in known.items()}
-    return {method for method in known if texts[method] == number(float(best), _kind(column, metric=metric))}
+    texts = {value: number(float(value), _kind(column, metric=metric)) for value in known.values()}
+    return {method for method, value in known.items() if texts[value] == texts[best]}
 
 
 def written(settings: Mapping[str, Any]) -> str:

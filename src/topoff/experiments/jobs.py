@@ -80,8 +80,6 @@ def parse_methods(text: str) -> list[str]:
     Raises:
         ValueError: an unknown name, with the nearest one, or a name that stands twice.
 
-    >>> parse_methods("full, top")
-    ['full', 'top']
     >>> parse_methods("full,tpo")
     Traceback (most recent call last):
     ValueError: Expected --methods to be 'all' or names of methods (got 'tpo'); did you mean 'top'?

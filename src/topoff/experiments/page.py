@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
@@ -22,11 +21,11 @@ from topoff.training.run_folder import RunFolder
 def curve_of(name: str, runs: Sequence[Finished], *, place: int, scale: float) -> MethodCurve | None:
     """Return the mean validation score of a method's seeds over the epochs that all of them evaluated."""
     rows = [[row for row in run.epochs if finite(row.val) and finite(row.train_seconds)] for run in runs]
-    points = [{row.epoch: ((row.val or 0.0) * scale, row.train_seconds) for row in found} for found in rows]
-    epochs = sorted(set.intersection(*(set(found) for found in points))) if points else []
+    points = [{row.epoch: (row.val, row.train_seconds) for row in found} for found in rows]
+    epochs = sorted(set.intersection(*map(set, points))) if points else []
     if not epochs:
         return None
-    values = np.array([[found[epoch] for epoch in epochs] for found in points])  # (seeds, epochs, 2)
+    values = np.array([[found[epoch] for epoch in epochs] for found in points]) * (scale, 1.0)  # (seeds, epochs, 2)
     before = np.array([run.result.preprocess_seconds or 0.0 for run in runs])
     spread = values[..., 0].std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(epochs))
     seconds = (values[..., 1] + before[:, None]).mean(axis=0)
@@ -52,6 +51,8 @@ def build_page(top: Path) -> str:
     label = metric.replace("_", " ") + ("" if scale == 1 else ", %")
     target = table["target"] * scale if finite(table["target"]) else math.nan
     plots = draw_comparison(drawn, costs=costs, label=label, target=target)
+    path = top / SETTINGS
+    shared = parse_config(path.read_text(), origin=str(path)) if path.is_file() else {}
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.filters.update(number=number, plain=plain, part_of=part_of, written=written)
     text: str = page.get_template("compare.html.j2").render(
@@ -65,16 +66,9 @@ def build_page(top: Path) -> str:
         looks={name: look_of(name, place) for name, place in places.items()},
         drawn={curve.name for curve in drawn},
         marked=marked,
-        settings=shared_settings(top),
+        settings={key: value for key, value in shared.items() if key not in ("method", "seed")},
     )
     return text.encode(errors="replace").decode()
-
-
-def shared_settings(top: Path) -> dict[str, Any]:
-    """Read the settings that all methods of a comparison share; none where they were not written."""
-    path = top / SETTINGS
-    found = parse_config(path.read_text(), origin=str(path)) if path.is_file() else {}
-    return {key: value for key, value in found.items() if key not in ("method", "seed")}
 
 
 def write_page(top: Path) -> Path:

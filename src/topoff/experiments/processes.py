@@ -46,36 +46,29 @@ def train_all(jobs: Sequence[Job], *, watcher: Watcher) -> dict[tuple[str, int],
             device.
     """
     failures: dict[tuple[str, int], Failure] = {}
-    refused: dict[str, Failure] = {}
     for number, job in enumerate(jobs, 1):
         method, seed = job.config.method, job.config.seed
         if job.finished:
             watcher.kept(job, number, len(jobs))
             continue
-        if method in refused:
-            failures[method, seed] = refused[method]
+        if (method, seed) in failures:  # the method refused another seed
             continue
         watcher.started(job, number, len(jobs))
-        failure = _tried(job, jobs, watcher=watcher)
+        try:
+            failure = train_apart(job, watcher=watcher)
+        except Unusable as error:  # a failure of this method alone, where another job has been trained
+            if not any(other.finished or RunFolder(other.folder).metrics() for other in jobs):
+                raise
+            failure = Failure(str(error), refused=True)
         watcher.ended(job, failure)
         if failure is not None:
             failures[method, seed] = failure
-        if failure is not None and failure.refused:
-            refused[method] = failure
-            left = [other for other in jobs[number:] if other.config.method == method and not other.finished]
+            same = [other for other in jobs[number:] if other.config.method == method]
+            left = [other for other in same if failure.refused and not other.finished]
+            failures |= {(method, other.config.seed): failure for other in left}
             if left:
                 watcher.skipped(left)
     return failures
-
-
-def _tried(job: Job, jobs: Sequence[Job], *, watcher: Watcher) -> Failure | None:
-    """Run one job; what no method could use is a failure of its method alone where another job has been trained."""
-    try:
-        return train_apart(job, watcher=watcher)
-    except Unusable as error:
-        if not any(other.finished or RunFolder(other.folder).metrics() for other in jobs):
-            raise
-        return Failure(str(error), refused=True)
 
 
 def train_apart(job: Job, *, watcher: Watcher) -> Failure | None:
@@ -94,8 +87,11 @@ def train_apart(job: Job, *, watcher: Watcher) -> Failure | None:
             failure = _listen(receiver, process, watcher=watcher)
             process.join(PATIENCE)
             return failure
-        finally:
-            _end(process)
+        finally:  # where it still runs: let it save and stop, then stop at once, then make it
+            for push in (process.terminate, process.terminate, process.kill):
+                if process.is_alive():
+                    push()
+                    process.join(PATIENCE)
 
 
 def _listen(receiver: Connection, process: BaseProcess, *, watcher: Watcher) -> Failure | None:
@@ -124,14 +120,6 @@ def _listen(receiver: Connection, process: BaseProcess, *, watcher: Watcher) -> 
                 return Failure(reason, refused=refused)
             case _:
                 return None  # done
-
-
-def _end(process: BaseProcess) -> None:
-    """End a process that still runs: let it save and stop, then stop at once, then make it."""
-    for push in (process.terminate, process.terminate, process.kill):
-        if process.is_alive():
-            push()
-            process.join(PATIENCE)
 
 
 def _cause_of_death(code: int | None) -> str:
@@ -193,8 +181,7 @@ class _Teller(Watcher):
     """Tell the first process what happens in this one, and stop when it wishes so."""
 
     def __init__(self, sender: Connection) -> None:
-        self._sender, self._told_at = sender, 0.0
-        self.has_plan = False
+        self._sender, self._told_at, self.has_plan = sender, 0.0, False
         self._training: Training | None = None
 
     @property
@@ -208,11 +195,10 @@ class _Teller(Watcher):
             sys.exit(STOPPED)
         self._training.stop = True
 
-    def _often_enough(self) -> bool:
-        now = time.monotonic()
-        due = now - self._told_at >= OFTEN
-        self._told_at = now if due else self._told_at
-        return due
+    def _tell_now_and_then(self, *word: object) -> None:
+        if time.monotonic() - self._told_at >= OFTEN:
+            self._told_at = time.monotonic()
+            self._sender.send(word)
 
     def planned(self, plan: Plan) -> None:
         """Tell of the score and the epochs."""
@@ -225,13 +211,11 @@ class _Teller(Watcher):
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Tell of the preparation."""
-        if self._often_enough():
-            self._sender.send(("preparing", what, done, total))
+        self._tell_now_and_then("preparing", what, done, total)
 
     def stepped(self, epoch: int, share: float, loss: float) -> None:
         """Tell of steps."""
-        if self._often_enough():
-            self._sender.send(("stepped", epoch, share, loss))
+        self._tell_now_and_then("stepped", epoch, share, loss)
 
     def evaluated(self, epoch: Epoch) -> None:
         """Tell of an epoch."""

@@ -23,12 +23,9 @@ from topoff.training.records import Epoch, Result, Spread, summarize
 from topoff.training.run_folder import RunFolder
 
 TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
-RECORDED = (*("test", "val", "train", "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds"),
-            *("train_peak_rss_mb", "peak_rss_mb"))  # fmt: skip
+RECORDED = ("test", "val", "train", "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds",
+            "train_peak_rss_mb", "peak_rss_mb")  # of a run's result  # fmt: skip
 SHARE = 0.99  # of the score of the best method's worst seed: the target, where none is given
-
-
-# ---- the target
 
 
 def default_target(scores: Mapping[str, Sequence[float | None]], *, metric: str) -> float | None:
@@ -38,8 +35,6 @@ def default_target(scores: Mapping[str, Sequence[float | None]], *, metric: str)
 
     >>> default_target({"full": [0.7, 0.7], "top": [0.9, 0.8]}, metric="accuracy")
     0.792
-    >>> default_target({"full": [2.0], "top": [3.0]}, metric="rmse")
-    2.02
     """
     best, worst = (min, max) if metric in LOWER_IS_BETTER else (max, min)
     averages = {method: Spread.over(values).mean for method, values in scores.items() if values}
@@ -63,19 +58,11 @@ class Finished:
 
 
 def time_to_target(run: Finished, target: float, *, metric: str) -> tuple[int, float] | None:
-    """Return the epoch and the seconds at which a run first reached the target; None where it never did.
-
-    >>> epochs = [Epoch(1, val=0.5, train_seconds=1.0), Epoch(2, val=0.8, train_seconds=2.0)]
-    >>> time_to_target(Finished(0, Result(preprocess_seconds=3.0), epochs), 0.8, metric="accuracy")
-    (2, 5.0)
-    """
+    """Return the epoch and the seconds at which a run first reached the target; None where it never did."""
     for row in run.epochs:
         if finite(row.val) and (row.val <= target if metric in LOWER_IS_BETTER else row.val >= target):
             return row.epoch, (run.result.preprocess_seconds or 0.0) + (row.train_seconds or 0.0)
     return None
-
-
-# ---- the table
 
 
 def read_finished(top: Path, method: str, seeds: Sequence[int]) -> list[Finished]:
@@ -95,26 +82,24 @@ def make_row(
 
     A method without a finished run has nothing but its error; one with some has those and the error.
     """
-    failures = failures or {}
-    finished = {run.seed for run in runs}
-    lost = {seed: failure.reason for seed, failure in failures.items() if seed not in finished}
-    reasons = list(dict.fromkeys(lost.values()))
-    error = reasons[0] if len(reasons) == 1 and not runs else "; ".join(f"seed {s}: {why}" for s, why in lost.items())
+    reasons = {seed: failure.reason for seed, failure in (failures or {}).items()}
+    lost = {seed: why for seed, why in reasons.items() if seed not in {run.seed for run in runs}}
+    error = "; ".join(f"seed {seed}: {why}" for seed, why in lost.items())
     if not runs:
-        return {"error": error or "not run"}
+        shared = set(lost.values())
+        return {"error": shared.pop() if len(shared) == 1 else error or "not run"}
     rows = [_values(run, target=target, metric=metric) for run in runs]
     row: dict[str, Any] = {}
-    for key in rows[0]:
+    for key, value in rows[0].items():
         spread = Spread.over([values[key] for values in rows])
-        row[key] = spread.mean if len(rows) > 1 else rows[0][key]
-        row |= {f"{key}_std": spread.std} if len(rows) > 1 else {}
+        row |= {key: spread.mean, f"{key}_std": spread.std} if len(rows) > 1 else {key: value}
     reached = sum(values["epochs_to_target"] is not None for values in rows)
     row["target_reached"] = None if target is None else reached
     row["seeds"] = [run.seed for run in runs]
     row["load"] = [run.measured.get("load") for run in runs]
     row["chosen"] = {choice["what"]: choice["value"] for choice in runs[0].result.chosen}
     notes = [run.measured.get("note") for run in runs]
-    notes += [f"seed {seed}: {failures[seed].reason}" for seed in failures if seed in finished]
+    notes += [f"seed {seed}: {why}" for seed, why in reasons.items() if seed not in lost]
     row["notes"] = list(dict.fromkeys(note for note in notes if note))
     return row | ({"error": error} if error else {})
 
@@ -141,16 +126,10 @@ def make_table(
     failures: Mapping[tuple[str, int], Failure] | None = None,
     own: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Sum up the runs in a folder.
+    """Sum up the runs in a folder, a row per method; `about` (dataset, model, epochs, command) is recorded as well.
 
-    Args:
-        top: the folder of the comparison.
-        methods: the rows.
-        seeds: that count.
-        about: what else to record: dataset, model, epochs, command.
-        target: validation score whose time is told; `default_target` where it is not given.
-        failures: why runs have no result, by method and seed.
-        own: the settings that a method does not share with the others, by method.
+    `target` is the validation score whose time is told, `default_target` where it is not given; `failures` say why runs
+    have no result, by method and seed; `own` are the settings that a method does not share with the others.
     """
     runs = {method: read_finished(top, method, seeds) for method in methods}
     models = {method: getattr(METHODS.get(method), "own_model", None) for method in methods}

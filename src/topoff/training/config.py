@@ -18,7 +18,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,9 +147,6 @@ def read_config(source: str | Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: no such file or name.
         ValueError: no flat TOML, or an unknown key.
-
-    >>> read_config("gcn-cora")["dataset"]
-    'Cora'
     """
     path = Path(source).expanduser()
     if path.is_file():
@@ -218,11 +215,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def write_toml(config: Config, *, command: str, reasons: Mapping[str, str] | None = None) -> str:
-    """Return the settings as flat TOML whose first line is the command; `reasons` say why settings were chosen.
-
-    >>> print(write_toml(make_config({"dataset": "wordnet"}), command="topoff train wordnet").splitlines()[1])
-    dataset = "wordnet"
-    """
+    """Return the settings as flat TOML whose first line is the command; `reasons` say why settings were chosen."""
     lines = [f"# {' '.join(line.strip() for line in command.splitlines())}"]
     for key in FIELDS:
         value = getattr(config, key)
@@ -246,13 +239,9 @@ def _refuse_unknown(keys: Mapping[str, Any]) -> None:
             raise ValueError(f"Expected a known setting (got '{key}'); {remedy}")
 
 
-def nearest(word: str, known: Iterable[str], *, what: str) -> str:
-    """Say which known word is meant, or which there are.
-
-    >>> nearest("tpo", ["top", "full"], what="methods"), nearest("x", ["top", "full"], what="methods")
-    ("did you mean 'top'?", 'the methods are top, full.')
-    """
-    near = difflib.get_close_matches(word, known := list(known), n=1)
+def nearest(word: str, known: Collection[str], *, what: str) -> str:
+    """Say which known word is meant, or which there are: "did you mean 'top'?", "the methods are top, full."."""
+    near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{near[0]}'?" if near else f"the {what} are {', '.join(known)}."
 
 

@@ -1,4 +1,15 @@
-"""Estimate what an epoch will cost before it runs."""
+"""Estimate what an epoch will cost before it runs: what each method computes, in words, rows and messages per layer.
+
+Sampled blocks are counted by their expectation, from the probability of every node to be needed: one pass over the
+edges per layer, and nothing is drawn.
+
+>>> from topoff.training.config import make_config
+>>> ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
+>>> config = make_config({"dataset": "ring", "method": "ns", "layers": 1, "ratio": 0.1, "fanout": 5})
+>>> work = workload(config, Data(x=torch.ones(100, 1), edge_index=ring))
+>>> work.batches, work.targets, work.messages
+(10, 10, [100.0])
+"""
 
 from __future__ import annotations
 
@@ -7,14 +18,46 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.batching.pagerank import senders
+from topoff.batching.scopes import k_hop
+from topoff.methods.registry import METHODS
 from topoff.training.config import Config
-from topoff.training.workload import workload
 
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
+HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
+SOME = 200  # training nodes whose subgraphs are measured
+CLOSE = 2.0  # messages per node inside the subgraph of one target
+TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
+    "ns": "{fanout} sampled neighbours per node and layer",
+    "labor": "about {fanout} neighbours per node and layer, drawn jointly",
+    "labor-star": "about {fanout} neighbours per node and layer, as few distinct ones as possible",
+    "graphfm-ib": "{fanout} sampled neighbours per node and layer, averaged over time",
+    "vrgcn": "{fanout} sampled neighbours per node and layer, the others from histories",
+    "fastgcn": "nodes sampled layer by layer, from the whole graph",
+    "ladies": "nodes sampled layer by layer, among the neighbours",
+    "adapt": "nodes sampled layer by layer, with learnt probabilities",
+    "shadow": "each in its own sampled {hops}-hop subgraph",
+    "shadow-ppr": "each in the subgraph of the {fanout} nodes of largest PageRank around it",
+    "ibmb": "with the {fanout} most influential nodes of each",
+    "ibmb-batch": "with the nodes that influence them most",
+    "sgc": "features propagated once, beforehand",
+    "sign": "features propagated once, beforehand",
+}
+BATCHES = {  # methods whose batches are parts of the graph -> what becomes of the messages from outside
+    "top": "messages from outside compensated at rank {rank}, refresh {refresh}",
+    "drop": "messages from outside left out",
+    "cluster": "messages from outside left out, the rest normalised anew",
+    "gas": "messages from outside taken from histories",
+    "lmc": "messages and gradients from outside compensated by histories",
+    "graphfm-ob": "messages from outside taken from histories that every batch renews around itself",
+    "saint-node": "subgraphs of nodes drawn by their degree",
+    "saint-edge": "subgraphs of the ends of drawn edges",
+    "saint-walk": "subgraphs of random walks of {walk_length} steps",
+}
 
 
 @dataclass(frozen=True)
@@ -41,12 +84,6 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
 
     Dense products at the machine's own rate, three times each (forward, two backward); sparse products, norms and
     dropout at its memory rate; sampling at the rate of sorting. A guide, right to a factor of about two.
-
-    >>> from topoff.training.config import make_config
-    >>> data = Data(x=torch.rand(20, 3), edge_index=torch.zeros(2, 30, dtype=torch.int64))
-    >>> found = estimate(make_config({"dataset": "mine", "ratio": 0.25}), data, nn.Linear(3, 2))
-    >>> found.batches, found.batch_nodes
-    (4, 5)
     """
     work, width = workload(config, data), int(data.x.element_size())
     nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
@@ -76,3 +113,118 @@ def _rates() -> Rates:
     jobs = (lambda: rows @ square, large.clone, lambda: np.argsort(numbers))
     product, copy, sort = (max(min(timeit.repeat(job, number=1, repeat=5)), 1e-9) for job in jobs)
     return Rates(2.0 * rows.numel() * 256 / product, 2.0 * large.numel() * 4 / copy, len(numbers) / sort)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Count what an epoch computes, over all its batches; the first layer comes first."""
+
+    batches: int
+    targets: int  # nodes per batch whose outputs are wanted
+    rows: list[float]  # nodes whose rows a layer reads
+    messages: list[float]  # messages that a layer adds up
+    examined: float = 0.0  # messages that sampling looks at
+
+
+def in_words(config: Config, *, batches: int, batch_nodes: int) -> str:
+    """Say what a method does in an epoch."""
+    if config.method == "full":
+        return "full: the whole graph at once"
+    kind = "training nodes" if _training_only(config) else "nodes"
+    how = f"{config.batches} " if config.method in BATCHES and config.batches else ""
+    size = f"{batches} {how}batch{'es' if batches > 1 else ''} of about {batch_nodes:,} {kind}"
+    return f"{config.method}: {size}, " + (TARGETS | BATCHES)[config.method].format(**vars(config))
+
+
+def workload(config: Config, data: Data) -> Workload:
+    """Count what an epoch of the method computes, from settings that leave nothing open."""
+    nodes, edges, method = int(data.num_nodes or 0), data.edge_index.size(1), config.method
+    mask = data.train_mask if "train_mask" in data else torch.ones(nodes, dtype=torch.bool)
+    batched = int(mask.sum()) if _training_only(config) else nodes
+    batches = 1 if method == "full" else max(1, round(1 / (config.ratio or 1.0)))
+    batches = min(batches, max(1, batched)) if method in TARGETS else batches
+    targets, fanout, examined = max(1, round(batched / batches)), config.fanout or 1, 0.0
+    rows, messages = float(batched), edges * batched / max(1, nodes)  # that arrive in batches
+    if method in ("sgc", "sign"):
+        messages = 0.0
+    elif method == "ibmb-batch":
+        rows, messages = float(nodes), float(edges)
+    elif method in ("shadow", "shadow-ppr"):
+        rows *= _scope(data, mask, hops=config.hops, fanout=fanout) if method == "shadow" else fanout
+        messages = examined = CLOSE * rows
+    elif method == "ibmb":
+        union = nodes * -torch.expm1(torch.tensor(-targets * fanout / max(1, nodes))).item()
+        rows = batches * (targets + HALO * max(0.0, union - targets))
+        messages = rows * edges / max(1, nodes)
+    elif method in TARGETS:
+        return _sampled(config, data, mask, batches=batches, targets=targets)
+    elif method in ("top", "drop", "cluster"):
+        messages *= batched / max(1, nodes)
+    elif method in ("lmc", "graphfm-ob"):
+        reached = _blocks(data, torch.full((nodes,), 1 / batches), hops=1)[0].rows - nodes / batches
+        rows += batches * reached * (1.0 if config.batches == "random" else HALO)
+        messages *= rows / max(1, batched)
+    passes = 2 if method == "lmc" else 1
+    return Workload(batches, targets, [passes * rows] * config.layers, [passes * messages] * config.layers, examined)
+
+
+def _training_only(config: Config) -> bool:
+    """Whether the training nodes alone are batched."""
+    return config.method in TARGETS or (config.train_only and "train_only" in METHODS[config.method].settings)
+
+
+def _sampled(config: Config, data: Data, mask: Tensor, *, batches: int, targets: int) -> Workload:
+    """Count what batches of training nodes need whose messages are sampled layer by layer."""
+    method, nodes = config.method, len(mask)
+    known = method in ("vrgcn", "fastgcn")  # the first layer reads A X, which is computed once
+    most = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
+    pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
+    hops = config.layers - known
+    blocks = _blocks(data, mask.float() / batches, hops=hops, fanout=config.fanout, most=most, pool=pool)
+    rows = [batches * block.rows for block in reversed(blocks)]
+    messages = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
+    if known:
+        rows, messages = [rows[0] if rows else float(mask.sum()), *rows], [0.0, *messages]
+    return Workload(batches, targets, rows, messages, batches * sum(block.examined for block in blocks))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Count what a layer of a batch needs."""
+
+    rows: float  # nodes that send or receive
+    messages: float
+    examined: float  # messages that could have been drawn
+
+
+def _blocks(
+    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None, pool: int = 0
+) -> list[_Block]:
+    """Count the blocks of a batch, the last layer first, from the probability (n,) of each node to be a target.
+
+    A receiver hears `fanout` of its neighbours, or all of them; or `most` nodes are drawn per layer, out of the
+    neighbours or out of a larger `pool`.
+    """
+    (senders, receivers), nodes = data.edge_index, len(wanted)
+    degree = torch.bincount(receivers, minlength=nodes).float()
+    share = torch.ones(nodes) if fanout is None else (fanout / degree.clamp(min=1)).clamp(max=1)
+    found = []
+    for _ in range(hops):
+        expected = torch.zeros(nodes).index_add_(0, senders, (wanted * share)[receivers])
+        reached, messages = -torch.expm1(-expected), float((wanted * share) @ degree)
+        if most is not None:
+            kept = min(1.0, most / max(1.0, pool, float(reached.sum())))
+            reached, messages = kept * reached, kept * messages
+        examined = float(wanted @ degree)
+        wanted = 1 - (1 - wanted) * (1 - reached)
+        found.append(_Block(float(wanted.sum()), messages, examined))
+    return found
+
+
+def _scope(data: Data, mask: Tensor, *, hops: int, fanout: int) -> float:
+    """Return the mean size of the sampled subgraph of a training node, measured on some of them."""
+    rng = np.random.default_rng(0)
+    training = mask.nonzero().view(-1).numpy()
+    some = rng.choice(training, min(len(training), SOME), replace=False)
+    scopes = k_hop(*senders(data.edge_index, len(mask)), some, hops=hops, fanout=fanout, rng=rng)
+    return len(scopes.ids) / max(1, len(some))

@@ -1,4 +1,4 @@
-"""Choose what the user left open from the graph, and say why; estimate what an epoch will cost before it runs.
+"""Choose what the user left open from the graph, and say why.
 
 >>> import torch
 >>> from topoff.training.config import make_config

@@ -46,13 +46,9 @@ class Listener:
 
 
 class Training:
-    """Train one model with one seed, in one folder.
+    """Train one model with one seed, in one folder; the listener is told what happens.
 
-    Args:
-        plan: what is trained.
-        folder: where the run is written.
-        listener: told what happens.
-        inherited: peak memory that the process had before the run, in bytes; 0 where `forget_peak` could forget it.
+    `inherited` is the peak memory that the process had before the run, in bytes; 0 where `forget_peak` could forget it.
     """
 
     def __init__(self, plan: Plan, *, folder: RunFolder, listener: Listener | None = None, inherited: int = 0) -> None:
@@ -197,11 +193,7 @@ class Training:
         self._saved_at = time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint.
-
-        Raises:
-            ValueError: the graph or a version is not the one that the run began with.
-        """
+        """Go on from a checkpoint; refuse another graph, or other versions, than the run began with."""
         state, tensors = checkpoint.state, checkpoint.tensors
         refuse_difference(state, self._origin)
         torch.set_num_threads(state["threads"])  # sums depend on it to the last bit

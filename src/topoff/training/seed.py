@@ -44,14 +44,8 @@ def train_seed(
     """Train one model with one seed; leave all files of a run in the folder, and return the training at its end.
 
     An interrupted run is resumed, a finished one is only opened. What the settings leave open is chosen from the graph
-    once, and written into config.toml with its reason; how tables were encoded is written beside it.
-
-    Args:
-        config: what is asked for; it may leave things open.
-        folder: where the run is written.
-        data: the graph; loaded as the settings say where it is not given.
-        listener: told what happens.
-        command: that begins the run, for the record.
+    once, and written into config.toml with its reason; how tables were encoded is written beside it. A graph that is
+    not given is loaded as the settings say; `command` is for the record.
 
     Raises:
         ValueError: the settings do not suit the graph, or are not those that the run was begun with.

@@ -47,11 +47,7 @@ def origin(data: Data) -> dict[str, Any]:
 
 
 def refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse to resume with another graph or other versions.
-
-    Raises:
-        ValueError: the graph or a version is not the one that the run began with.
-    """
+    """Raise ValueError where the graph or a version is not the one that the run began with."""
     if before["data"] != now["data"]:
         raise ValueError(
             f"Expected the graph that the run began with (got another one: content {now['data'][:8]} "
