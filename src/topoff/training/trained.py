@@ -79,7 +79,9 @@ def graph_for(trained: Trained, source: str | None, *, root: str | None, labels:
     changed = make_config(vars(trained.config), {"dataset": source, "root": root})
     graph = graph_of(changed, encoding=trained.encoding, labels=labels)
     if labels and any(graph.get(name) is None for name in ("y", "train_mask", "val_mask", "test_mask")):
-        raise ValueError(f"Expected {changed.dataset} to have labels to score against (got none); use `topoff predict`.")
+        raise ValueError(
+            f"Expected {changed.dataset} to have labels to score against (got none); use `topoff predict`."
+        )
     return graph
 
 
