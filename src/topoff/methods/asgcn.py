@@ -19,8 +19,8 @@ from torch_geometric.data import Data
 from topoff.forward.blocks import Layered
 from topoff.forward.call import LossOf
 from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
-from topoff.graph.operators import Operator
-from topoff.methods.base import Movable, check_linear
+from topoff.graph.operators import Movable, Operator
+from topoff.methods.base import check_linear
 from topoff.methods.fastgcn import messages_of, times_drawn, weights_of
 from topoff.methods.sampled_layers import SampledLayers
 

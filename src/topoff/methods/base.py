@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +26,6 @@ from topoff.methods.histories import Histories
 
 Ints = npt.NDArray[np.int64]
 AT_LEAST = 1000  # nodes that exact inference takes at a time: every piece costs a thread
-
-
-class Movable:
-    """Move a record that a batch carries, field by field; a dataclass."""
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        return type(self)(**_moved(vars(self), device))
-
-
-def _moved(value: Any, device: torch.device | str) -> Any:
-    if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
-    return value.to(device) if hasattr(value, "to") else value
 
 
 def rows_of(graph: Graph, nodes: Tensor, edge_index: Tensor, edge_ids: Tensor) -> Data:

@@ -12,8 +12,7 @@ from torch_geometric.data import Data
 
 from topoff.forward.convs import Conv
 from topoff.forward.subgraph import Subgraph
-from topoff.graph.operators import Operator, Sparse, multiply
-from topoff.methods.base import Movable
+from topoff.graph.operators import Movable, Operator, Sparse, multiply
 from topoff.methods.histories import Histories
 
 Rows = dict[str, Tensor]  # by place in the forward: rows of the halo, (c, d)

@@ -31,8 +31,7 @@ from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
 from topoff.forward.structure import Structure
 from topoff.forward.subgraph import Subgraph, cut_batch
-from topoff.graph.operators import Operator, Sparse
-from topoff.methods.base import Movable
+from topoff.graph.operators import Movable, Operator, Sparse
 from topoff.methods.cluster import Cluster
 from topoff.methods.histories import Histories
 from topoff.models.dropout import DropoutNotes
