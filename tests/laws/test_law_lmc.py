@@ -116,8 +116,8 @@ def fill(method: LMC, known: Both) -> None:
     """Make both histories exact."""
     everyone = torch.arange(method.graph.num_nodes)
     for place, (h, grad) in known.items():
-        method.embeddings.push(place, everyone, h)
-        method.gradients.push(place, everyone, grad)
+        method.histories.push(f"embeddings/{place}", everyone, h)
+        method.histories.push(f"gradients/{place}", everyone, grad)
 
 
 def learnt(method: LMC, batch: Data) -> list[Tensor]:
@@ -154,14 +154,13 @@ def test_exact_histories_give_the_full_gradient(name: str, graph: str) -> None:
     zoo.assert_near(method.outputs(), out, tolerance=1e-12)
     assert relative(epoch(method), gradients) < 1e-10
     for place, (h, grad) in known.items():  # what the epoch pushed
-        zoo.assert_near(method.embeddings.tables[place], h, tolerance=1e-12)
-        zoo.assert_near(method.gradients.tables[place], grad, tolerance=1e-12)
-    method.gradients.tables.clear()  # GAS: histories of embeddings alone
-    kept = method.gradients.tables
+        zoo.assert_near(method.histories.tables[f"embeddings/{place}"], h, tolerance=1e-12)
+        zoo.assert_near(method.histories.tables[f"gradients/{place}"], grad, tolerance=1e-12)
     batches = [method.batch(0, number) for number in range(len(method))]
     without = []
-    for batch in batches:
-        kept.clear()
+    for batch in batches:  # GAS: histories of embeddings alone
+        for place in known:
+            method.histories.tables.pop(f"gradients/{place}", None)
         without.append(learnt(method, batch))
     assert relative([torch.stack(g).sum(0) for g in zip(*without, strict=True)], gradients) > 1e-3
 
@@ -202,7 +201,9 @@ def test_up_to_date_values_are_exact_where_the_neighbourhood_is_everything(name:
     zoo.assert_near(method.forward(with_hub), out[with_hub.n_id], tolerance=1e-12)  # from zero histories
     found = learnt(method, with_hub)
     for place, (_, grad) in known.items():
-        zoo.assert_near(method.gradients.tables[place][with_hub.n_id], grad[with_hub.n_id], tolerance=1e-12)
+        zoo.assert_near(
+            method.histories.tables[f"gradients/{place}"][with_hub.n_id], grad[with_hub.n_id], tolerance=1e-12
+        )
     fill(method, known)
     method.mix = 0.0
     rest = learnt(method, method.cut(with_hub.vicinity.halo))  # the other half of the gradient, histories alone
@@ -226,7 +227,7 @@ def test_repeated_passes_make_histories_exact(name: str, graph: str) -> None:
     assert errors[0] > 1e-3
     assert relative(epoch(method), gradients) < 1e-10
     for place, (_, grad) in known.items():
-        zoo.assert_near(method.gradients.tables[place], grad, tolerance=1e-12)
+        zoo.assert_near(method.histories.tables[f"gradients/{place}"], grad, tolerance=1e-12)
 
 
 def test_up_to_date_values_help_while_histories_are_old() -> None:
@@ -286,11 +287,11 @@ def test_a_step_is_the_paper_by_hand(mix: float, score: str) -> None:
     expected, pushed = by_hand(method, batch, known, (patch.fresh, patch.fresh_back))
     assert relative(learnt(method, batch), expected) < 1e-12
     for place, (h, grad) in pushed.items():
-        zoo.assert_near(method.embeddings.tables[place][batch.n_id], h, tolerance=1e-12)
-        zoo.assert_near(method.gradients.tables[place][batch.n_id], grad, tolerance=1e-12)
+        zoo.assert_near(method.histories.tables[f"embeddings/{place}"][batch.n_id], h, tolerance=1e-12)
+        zoo.assert_near(method.histories.tables[f"gradients/{place}"][batch.n_id], grad, tolerance=1e-12)
         halo = batch.vicinity.halo  # nothing of C is pushed
-        assert torch.equal(method.embeddings.tables[place][halo], known[place][0][halo])
-        assert torch.equal(method.gradients.tables[place][halo], known[place][1][halo])
+        assert torch.equal(method.histories.tables[f"embeddings/{place}"][halo], known[place][0][halo])
+        assert torch.equal(method.histories.tables[f"gradients/{place}"][halo], known[place][1][halo])
 
 
 def test_the_mix_follows_the_score() -> None:
@@ -335,7 +336,7 @@ def test_a_batch_moves_as_a_whole() -> None:
     data = GRAPHS["undirected"]()
     method = prepared(zoo.make("gcn", data, layers=3), data, mix=0.5)
     stays = learnt(method, method.batch(0, 0))
-    method.embeddings.tables.clear(), method.gradients.tables.clear()
+    method.histories.tables.clear()
     assert relative(learnt(method, method.batch(0, 0).clone().to("cpu")), stays) == 0
     around = method.cut(torch.arange(5)).to("meta").vicinity
     patch = around.patches[method.plan.operators[0]]
@@ -442,7 +443,7 @@ def test_a_resumed_run_goes_on_bitwise(regroup: bool) -> None:  # noqa: FBT001
     assert steps(other, 6)[0] == losses[6:]
     assert len(set(losses)) == 12
     kept = weights["embeddings/convs.1/0/0"]
-    assert not torch.equal(other.embeddings.tables["convs.1/0/0"], kept)  # a copy: what was saved stays
+    assert not torch.equal(other.histories.tables["embeddings/convs.1/0/0"], kept)  # a copy: what was saved stays
 
 
 # ---- refusals

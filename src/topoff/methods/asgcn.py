@@ -9,7 +9,7 @@ L + weight * Var: the variance of what the last propagation aggregates teaches g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from torch_geometric.data import Data
 from topoff.forward.blocks import Layered
 from topoff.forward.call import LossOf
 from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
-from topoff.graph.operators import Operator
+from topoff.graph.operators import Movable, Operator
 from topoff.methods.base import check_linear
-from topoff.methods.fastgcn import messages_of, nodes_per_step, times_drawn, weights_of
+from topoff.methods.fastgcn import messages_of, times_drawn, weights_of
 from topoff.methods.sampled_layers import SampledLayers
 
 
@@ -36,7 +36,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class LastDraws:
+class LastDraws(Movable):
     """Say how the nodes of a batch's last propagation were drawn: what its variance is estimated from."""
 
     features: Tensor  # (c, f) of the receivers' neighbours
@@ -46,13 +46,6 @@ class LastDraws:
     weights: Tensor  # (k,) m(u) / (s q(u)), constants
     squares: dict[Operator, Tensor]  # (k, 1) sum over the receivers of A[v, u]^2
     own: dict[Operator, Tensor]  # (receivers, 1) A[v, v], which is not sampled
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> LastDraws:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        squares = {operator: values.to(device) for operator, values in self.squares.items()}
-        own = {operator: values.to(device) for operator, values in self.own.items()}
-        near = self.features.to(device), self.shares.to(device), self.drawn.to(device), self.places.to(device)
-        return LastDraws(*near, self.weights.to(device), squares, own)
 
 
 class TopRows(Layered):
@@ -68,47 +61,35 @@ class TopRows(Layered):
 class Adapt(SampledLayers):
     """Draw ratio * n nodes per propagation among the neighbours of its receivers, by probabilities that are learnt.
 
-    Models of linear convs only. Where the receivers have no more than s neighbours, all are taken, nothing is estimated
-    and nothing is learnt about g. A batch depends on (seed, epoch, number) and on the sampler's present weights.
+    Models of linear convs only. Where the receivers have no more than s neighbours, all are taken and nothing is
+    learnt about g. A batch depends on (seed, epoch, number) and on the sampler's present weights.
 
     What follows the authors' code rather than the paper: g(x) = ReLU(W_g x) + 1 instead of |W_g x|, so that no
-    neighbour has probability zero (one propagation is right on average for every W_g); one W_g for all propagations;
-    weight 0.5. Differences from that code: a node's own row is always there and is never sampled (the blocks are
-    nested), hence A is taken without its diagonal; the convs keep their own weights, without the authors' attention
-    between nodes and without skip connections to two layers below; p is the paper's, not the root of summed squares;
-    the variance is the mean of those of all targets, as in the paper, not that of their mean, and its gradient in W_g
-    is unbiased because the drawn nodes are weighed by the constant q they were drawn with. Where an operator has rows
-    that are not averages (GIN's sum), Var can outweigh the loss: lower `weight`.
+    neighbour has probability zero; one W_g for all propagations; weight 0.5. Differences from that code: a node's own
+    row is always there (the blocks are nested), hence A is taken without its diagonal; no attention between nodes, no
+    skip connections to two layers below; p is the paper's, not the root of summed squares; the variance is the mean of
+    those of all targets, as in the paper, not that of their mean.
 
-    Args:
-        model: any PyG model of linear convs; it is called, never changed.
-        data: the whole graph.
-        weight: of the variance in the loss (the paper's lambda).
-        seed: of everything that is drawn, the sampler's first weights included.
-        shared: see `MiniBatches`.
+    Args (and those of `MiniBatches`):
+        weight: of the variance in the loss (the paper's lambda). Where an operator has rows that are not averages
+            (GIN's sum), Var can outweigh the loss: lower it.
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("ratio",)
     handler: TopRows
 
-    def __init__(self, model: nn.Module, data: Data, *, weight: float = 0.5, seed: int = 0, **shared: Any) -> None:
-        super().__init__(model, data, seed=seed, **shared)
+    def __init__(self, model: nn.Module, data: Data, *, weight: float = 0.5, **shared: Any) -> None:
+        super().__init__(model, data, **shared)
         if weight < 0:
             raise ValueError(f"Expected weight to be at least 0 (got {weight}); 0 leaves the sampler as it is.")
         self.weight = weight
         bound = (6 / (data.num_features + 1)) ** 0.5  # Glorot and Bengio's, for one output
-        first = np.random.default_rng([seed, 5]).uniform(-bound, bound, size=data.num_features)
+        first = self.rng(5).uniform(-bound, bound, size=data.num_features)
         self.sampler = nn.Parameter(torch.from_numpy(first).to(data.x.dtype))  # (f,) W_g, on the CPU where draws are
 
     def begin(self) -> None:
-        """Compute what the probabilities of all batches are made of.
-
-        Raises:
-            ValueError: a conv is not linear.
-        """
+        """Compute what the probabilities of all batches are made of."""
         check_linear(self.plan, method="AS-GCN", instead="ladies")
         super().begin()
-        self.nodes_per_step = nodes_per_step(self.ratio, self.graph.num_nodes)
         self._shares = row_shares(self.neighbours)
 
     def stand_in(self) -> TopRows:
@@ -122,7 +103,6 @@ class Adapt(SampledLayers):
         return self._draw(nodes, rng).messages
 
     def _draw(self, nodes: Ints, rng: np.random.Generator) -> Drawn:
-        """Draw some of the receivers' neighbours."""
         messages = self.neighbours.all_of(nodes)
         senders, which = np.unique(self.neighbours.ids[messages.positions], return_inverse=True)
         shares = np.bincount(which, weights=self._shares[messages.positions]).astype(np.float64)
@@ -187,8 +167,7 @@ class Adapt(SampledLayers):
 
         For receiver v it is (sum_u A[v, u]^2 h[u]^2 / q(u) - mu[v]^2) / s. Both sums are estimated from the drawn
         nodes, weighed by the constant m(u) / (s q(u)), so that the gradient in W_g, through the q that divides, is
-        unbiased; the value is (s - 1) / s of the variance on average, as mu is an estimate too. Gradients reach the
-        model as well.
+        unbiased; the value is (s - 1) / s of the variance on average, as mu is an estimate too.
         """
         operator, h, out = self.handler.last
         if "last_draws" not in batch:  # all messages were taken
@@ -210,7 +189,7 @@ class Adapt(SampledLayers):
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position with the sampler of that time."""
-        super().restore(state, weights)
+        super().restore(state, {})
         with torch.no_grad():
             self.sampler.copy_(weights["sampler"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import count_batches
+from topoff.batching.pagerank import senders
 from topoff.batching.position import Position
 from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact
@@ -26,12 +28,17 @@ Ints = npt.NDArray[np.int64]
 AT_LEAST = 1000  # nodes that exact inference takes at a time: every piece costs a thread
 
 
-def check_linear(plan: Plan, *, method: str, instead: str) -> None:
-    """Refuse a model with a conv whose messages are not its neighbours' rows times fixed weights.
+def rows_of(graph: Graph, nodes: Tensor, edge_index: Tensor, edge_ids: Tensor) -> Data:
+    """Return a batch of some nodes, all of them targets, and of edges between them with their ids in the graph."""
+    batch = Data(edge_index=edge_index, n_id=nodes, batch_size=len(nodes), num_nodes=len(nodes))
+    for keys, kept in ((graph.node_level, nodes), (graph.edge_level, edge_ids)):
+        for key in keys:
+            batch[key] = graph.data[key][kept]
+    return batch
 
-    Raises:
-        ValueError: there is one.
-    """
+
+def check_linear(plan: Plan, *, method: str, instead: str) -> None:
+    """Refuse a model with a conv whose messages are not its neighbours' rows times fixed weights."""
     for conv in plan.convs:
         if conv.path == "general":
             raise ValueError(
@@ -60,7 +67,6 @@ class MiniBatches(Learner):
     settings: ClassVar[tuple[str, ...]] = ("ratio",)  # of a run's settings, those that the method reads
     by_targets: ClassVar[bool] = False  # whether an epoch shares out the training nodes
     skips: ClassVar[bool] = True  # whether batches without training nodes are left out
-    histories: Histories | None = None  # what the method remembers from batch to batch: saved and restored with it
 
     def __init__(
         self,
@@ -75,6 +81,7 @@ class MiniBatches(Learner):
         count_batches(ratio)  # refuses one that is out of range
         super().__init__(model, data, fast_dropout=fast_dropout, progress=progress)
         self.ratio, self.seed, self.position = ratio, seed, Position()
+        self._split: tuple[int, list[Ints]] = (-1, [])  # an epoch and the training nodes of its batches
 
     # ---- what a method says
 
@@ -105,6 +112,7 @@ class MiniBatches(Learner):
         """Look at the model and the graph."""
         self.graph = Graph(self.data)
         self.plan: Plan = make_plan(self.model, self.graph)
+        self.histories = Histories(self.graph.num_nodes)  # what is remembered from batch to batch: saved and restored
         self.handler = self.stand_in()
         self.begin()
 
@@ -140,17 +148,39 @@ class MiniBatches(Learner):
 
     def weights(self) -> dict[str, Tensor]:
         """Return the histories by place, (n, d) each."""
-        return {} if self.histories is None else dict(self.histories.tables)
+        return dict(self.histories.tables)
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position, with the histories of that time."""
         self.prepare()
         self.position.load_state_dict(state)
-        if self.histories is not None:
-            self.histories.load(weights, device=self.device)
+        self.histories.load(weights, device=self.device)
 
     # ---- for the methods
 
     def rng(self, *numbers: int) -> np.random.Generator:
         """Return a generator for a purpose, such as (epoch, number)."""
         return np.random.default_rng([self.seed, *numbers])
+
+    def tell(self, task: str, done: int, count: int) -> None:
+        """Say how far the preparation is, where someone listens."""
+        if self.progress:
+            self.progress(task, done, count)
+
+    @cached_property
+    def training(self) -> Ints:
+        """The training nodes, ascending."""
+        nodes: Ints = self.data.train_mask.nonzero().view(-1).numpy()
+        return nodes
+
+    def targets(self, epoch: int, number: int) -> Ints:
+        """Return the training nodes of a batch: every epoch shares them out in a new order."""
+        if self._split[0] != epoch:
+            order = self.rng(epoch, 2).permutation(self.training)
+            self._split = epoch, np.array_split(order, len(self))
+        return self._split[1][number]
+
+    def heard(self) -> tuple[Ints, Ints]:
+        """Return who hears whom, in the directions in which the model's messages flow; see `senders`."""
+        flows = {operator.flow for operator in self.plan.operators} | set(self.plan.flows) or {"source_to_target"}
+        return senders(self.data.edge_index, self.graph.num_nodes, flows=sorted(flows))

@@ -42,13 +42,11 @@ class Cluster(MiniBatches):
         parts: int | None = None,
         regroup: bool = False,
         train_only: bool = False,
-        ratio: float = 0.1,
-        seed: int = 0,
         **shared: Any,
     ) -> None:
-        super().__init__(model, data, ratio=ratio, seed=seed, **shared)
+        super().__init__(model, data, **shared)
         self.sets = NodeSets(
-            method=batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only
+            method=batches, ratio=self.ratio, parts=parts, seed=self.seed, regroup=regroup, train_only=train_only
         )
         self._cut_for = -1  # epoch of the node sets at hand
         self._kept: dict[int, Data] = {}  # their batches; of fixed ones, all after the first epoch

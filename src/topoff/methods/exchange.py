@@ -12,14 +12,14 @@ from torch_geometric.data import Data
 
 from topoff.forward.convs import Conv
 from topoff.forward.subgraph import Subgraph
-from topoff.graph.operators import Operator, Sparse, multiply
+from topoff.graph.operators import Movable, Operator, Sparse, multiply
 from topoff.methods.histories import Histories
 
 Rows = dict[str, Tensor]  # by place in the forward: rows of the halo, (c, d)
 
 
 @dataclass(frozen=True)
-class Patch:
+class Patch(Movable):
     """Hold one operator around a batch, the batch's rows first, and the share of up-to-date rows in its halo's."""
 
     around: Sparse  # A[N[B], N[B]]
@@ -29,25 +29,17 @@ class Patch:
     fresh: Tensor  # (c, 1) beta of the embeddings
     fresh_back: Tensor  # (c, 1) beta of the gradients
 
-    def times(self, rows: Tensor, *, back: bool) -> Tensor:
-        """Return A[N[B], N[B]] h, or going back A[N[B], N[B]]^T G; (b + c, d) -> (b + c, d)."""
+    def times(self, rows: Tensor, *, back: bool, batch_only: bool) -> Tensor:
+        """Return A[N[B], N[B]] h, or going back A[N[B], N[B]]^T G; of it the rows of B alone, `batch_only`."""
         ids, offsets, values = self.around.tensors[3:] if back else self.around.tensors[:3]
+        if batch_only:
+            end = self.sent if back else self.received
+            ids, offsets, values = ids[:end], offsets[: self.size + 1], values[:end]
         return multiply(ids, offsets, values, rows)
-
-    def batch_times(self, rows: Tensor, *, back: bool) -> Tensor:
-        """Return A[B, N[B]] h, or going back A[N[B], B]^T G; (b + c, d) -> (b, d)."""
-        ids, offsets, values = self.around.tensors[3:] if back else self.around.tensors[:3]
-        end = self.sent if back else self.received
-        return multiply(ids[:end], offsets[: self.size + 1], values[:end], rows)
-
-    def to(self, device: torch.device | str) -> Patch:
-        """Move to a device."""
-        mixes = self.fresh.to(device), self.fresh_back.to(device)
-        return Patch(self.around.to(device), self.size, self.received, self.sent, *mixes)
 
 
 @dataclass(frozen=True)
-class Vicinity:
+class Vicinity(Movable):
     """Hold what a batch knows of its halo."""
 
     nodes: Tensor  # (b,) global ids of B
@@ -55,11 +47,10 @@ class Vicinity:
     patches: dict[Operator, Patch]
     rows: Data | None  # N[B] as a batch of its own, the batch's nodes first; None where nothing up to date is mixed in
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Vicinity:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        patches = {operator: patch.to(device) for operator, patch in self.patches.items()}
-        rows = None if self.rows is None else self.rows.to(device)
-        return Vicinity(self.nodes.to(device), self.halo.to(device), patches, rows)
+
+def table_of(place: str, *, back: bool) -> str:
+    """Name the history of a propagation, of what it reads (h) or of its gradient (G)."""
+    return f"{'gradients' if back else 'embeddings'}/{place}"
 
 
 class Exchange(Subgraph):
@@ -67,9 +58,9 @@ class Exchange(Subgraph):
 
     before_weights = True
 
-    def __init__(self, convs: list[Conv], embeddings: Histories, gradients: Histories) -> None:
+    def __init__(self, convs: list[Conv], histories: Histories) -> None:
         super().__init__(convs)
-        self._histories = embeddings, gradients
+        self.histories = histories  # of h, and of G
         self.halo_rows: tuple[Rows, Rows] = {}, {}  # h^_C and G^_C
         self.probes: list[Tensor] = []  # one per propagation: to differentiate towards them reaches every G
         self.vicinity: Vicinity | None = None  # of the batch that is run
@@ -77,14 +68,8 @@ class Exchange(Subgraph):
     def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
         """Return the product with h."""
         self.probes.append(torch.zeros((), requires_grad=True))
-        out: Tensor = _Both.apply(  # type: ignore[no-untyped-call]
-            h, self.probes[-1], self, place, self.vicinity, operator
-        )
-        return out
-
-    def stale(self, place: str, vicinity: Vicinity, rows: Tensor, *, back: bool) -> Tensor:
-        """Return the halo's rows of a history; (c, d)."""
-        return self._histories[back].pull(place, vicinity.halo, like=rows)
+        given = h, self.probes[-1], self, place, self.vicinity, operator
+        return _Both.apply(*given)  # type: ignore[no-untyped-call, no-any-return]
 
     @abstractmethod
     def product(self, place: str, vicinity: Vicinity, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
@@ -114,9 +99,9 @@ class Around(Exchange):
     def product(self, place: str, vicinity: Vicinity, patch: Patch, rows: Tensor, *, back: bool) -> Tensor:
         """Mix the halo's rows with their history, and multiply; the gradient goes to h_C as if it were h^_C."""
         beta = patch.fresh_back if back else patch.fresh
-        stale = self.stale(place, vicinity, rows, back=back)
+        stale = self.histories.pull(table_of(place, back=back), vicinity.halo, like=rows)
         self.halo_rows[back][place] = mixed = stale + beta * (rows[patch.size :] - stale)
-        return patch.times(torch.cat([rows[: patch.size], mixed]), back=back)
+        return patch.times(torch.cat([rows[: patch.size], mixed]), back=back, batch_only=False)
 
 
 class Inside(Exchange):
@@ -128,7 +113,7 @@ class Inside(Exchange):
         """Append the halo's rows to the batch's, and multiply; push the batch's."""
         halo = self.halo_rows[back].get(place)
         if halo is None:
-            halo = self.stale(place, vicinity, rows, back=back)
+            halo = self.histories.pull(table_of(place, back=back), vicinity.halo, like=rows)
         if self.keeps:
-            self._histories[back].push(place, vicinity.nodes, rows)
-        return patch.batch_times(torch.cat([rows, halo]), back=back)
+            self.histories.push(table_of(place, back=back), vicinity.nodes, rows)
+        return patch.times(torch.cat([rows, halo]), back=back, batch_only=True)

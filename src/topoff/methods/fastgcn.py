@@ -16,39 +16,27 @@ from topoff.methods.sampled_layers import PrecomputedFirst
 class FastGcn(PrecomputedFirst):
     """Draw ratio * n nodes per propagation by the norms of the operator's columns.
 
-    It holds for models of linear convs, with the operator of each; where a model has several, the squares of their
-    columns are added. Convs of the general path (GAT, max) get the edges from the drawn nodes without weights, which is
-    biased: attention and means adapt to the neighbours that are there, a sum is too small. A model of those alone is
-    sampled as if its operator were the mean.
+    It holds for linear convs; where a model has several operators, the squares of their columns are added. General
+    convs (GAT, max) get the edges from the drawn nodes without weights, which is biased: attention and means adapt to
+    the neighbours that are there, a sum is too small. A model of those alone is sampled as if its operator were the
+    mean.
 
-    Differences from the authors' code: a node's own row is always there and is never sampled (the blocks are nested, so
-    that root weights and residuals work), hence A is taken without its diagonal in q and in the sampled messages, and
-    with its diagonal in what is exact; all nodes of the graph can be drawn, not only those of training. As in theirs,
-    the first propagation is precomputed, where a linear conv reads the raw features. Drawn nodes that are neighbours of
-    no receiver send nothing and are left out of the batch.
+    As in the authors' code, the first propagation is precomputed, where a linear conv reads the raw features. What
+    differs: a node's own row is always there (the blocks are nested), hence A is taken without its diagonal in q and in
+    the sampled messages; all nodes can be drawn, not only those of training. Drawn nodes that are neighbours of no
+    receiver are left out of the batch.
     """
 
     def begin(self) -> None:
         """Compute the probabilities once: they depend on the graph and the operators only."""
         super().begin()
-        self.nodes_per_step = nodes_per_step(self.ratio, self.graph.num_nodes)
-        squares, n = squared_weights(self.neighbours), self.graph.num_nodes
-        importance = np.bincount(self.neighbours.ids, weights=squares, minlength=n)
-        self.chances = importance / max(importance.sum(), np.finfo(np.float64).tiny)  # (n,) q, zero without edges
+        everything = self.neighbours.all_of(np.arange(self.graph.num_nodes))
+        self.chances = shares(self.neighbours, everything, squared_weights(self.neighbours))  # (n,) q
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the messages of the nodes that this step draws."""
         drawn = times_drawn(self.chances, self.nodes_per_step, rng)
         return messages_of(self.neighbours, self.neighbours.all_of(nodes), weights_of(drawn, self.chances))
-
-
-def nodes_per_step(ratio: float, num_nodes: int) -> int:
-    """Return how many nodes a step draws: as many as the batches of other methods hold, at least one.
-
-    >>> nodes_per_step(0.1, 57), nodes_per_step(0.01, 3)
-    (6, 1)
-    """
-    return max(1, round(ratio * num_nodes))
 
 
 def squared_weights(neighbours: Neighbours) -> Floats:
@@ -60,12 +48,16 @@ def squared_weights(neighbours: Neighbours) -> Floats:
     return squares
 
 
-def times_drawn(chances: Floats, draws: int, rng: np.random.Generator) -> Ints:
-    """Draw with replacement; return how often each item came, for chances up to a common factor; same shape.
+def shares(neighbours: Neighbours, messages: Chosen, importance: Floats) -> Floats:
+    """Return every sender's share of the importance, (m,), of some messages; (n,), zero where none has any."""
+    senders = neighbours.ids[messages.positions]
+    sums = np.bincount(senders, weights=importance[messages.positions], minlength=neighbours.num_nodes)
+    found: Floats = sums / max(sums.sum(), np.finfo(np.float64).tiny)
+    return found
 
-    >>> times_drawn(np.array([0.0, 2.0, 0.0]), 5, np.random.default_rng(0))
-    array([0, 5, 0])
-    """
+
+def times_drawn(chances: Floats, draws: int, rng: np.random.Generator) -> Ints:
+    """Draw with replacement; return how often each item came, for chances up to a common factor; same shape."""
     cumulative = np.cumsum(chances)
     if len(chances) == 0 or cumulative[-1] == 0:
         return np.zeros(len(chances), dtype=np.int64)

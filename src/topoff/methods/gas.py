@@ -31,23 +31,18 @@ from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
 from topoff.forward.structure import Structure
 from topoff.forward.subgraph import Subgraph, cut_batch
-from topoff.graph.operators import Operator, Sparse
+from topoff.graph.operators import Movable, Operator, Sparse
 from topoff.methods.cluster import Cluster
 from topoff.methods.histories import Histories
 from topoff.models.dropout import DropoutNotes
 
 
 @dataclass(frozen=True)
-class Halo:
+class Halo(Movable):
     """Hold a batch's halo on the linear path, and the messages that come from there."""
 
     nodes: Tensor  # (c,) global ids of C, ascending
     inward: dict[Operator, Sparse]  # A[boundary, C], columns numbered by position in `nodes`
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Halo:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        inward = {operator: matrix.to(device) for operator, matrix in self.inward.items()}
-        return replace(self, nodes=self.nodes.to(device), inward=inward)
 
 
 def halo_of(structure: Structure) -> Halo:
@@ -133,8 +128,7 @@ class Gas(Cluster):
         self.filled = filled  # whether `prepare` fills the histories
 
     def stand_in(self) -> Remembering:
-        """Return what stands in for the model's message passing, with empty histories."""
-        self.histories = Histories(self.graph.num_nodes)
+        """Return what stands in for the model's message passing."""
         return Remembering(self.plan.convs, self.model, histories=self.histories)
 
     def cut(self, nodes: Tensor) -> Data:
@@ -151,8 +145,7 @@ class Gas(Cluster):
 
     def fill(self) -> None:
         """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
-        covers = self.sets.covers
-        batches = list(self.cover()) if covers else [self.cut(nodes) for nodes in self.sets.cover()]
+        batches = list(self.cover()) if self.sets.covers else [self.cut(nodes) for nodes in self.sets.cover()]
         self.handler.filling = True
         try:
             with evaluating(self.model):

@@ -27,7 +27,6 @@ epoch and by evaluations, as GAS's are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -53,11 +52,7 @@ from topoff.models.dropout import DropoutNotes
 
 
 def check_mix(mix: float) -> float:
-    """Return the share of fresh values.
-
-    Raises:
-        ValueError: for a share outside of [0, 1].
-    """
+    """Return the share of fresh values, which is to be in [0, 1]."""
     if not 0 <= mix <= 1:
         raise ValueError(f"Expected mix to be between 0 and 1 (got {mix}); it is the share of the fresh value.")
     return mix
@@ -84,15 +79,7 @@ class AveragedMessages(Layered):
 
 
 class GraphFMIB(NeighbourSampling):
-    """Train on sampled neighbours with averaged messages (GraphFM-IB).
-
-    Args:
-        model: a model of linear convs.
-        data: the whole graph.
-        fanout: neighbours that are drawn per node and layer, without replacement.
-        mix: share of the fresh messages; 1 is GraphSAGE.
-        shared: see `MiniBatches`.
-    """
+    """Train on sampled neighbours with averaged messages (GraphFM-IB); `mix` is the share of the fresh ones."""
 
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "mix")
 
@@ -101,9 +88,8 @@ class GraphFMIB(NeighbourSampling):
         self.mix = check_mix(mix)
 
     def stand_in(self) -> AveragedMessages:
-        """Return what stands in for the model's message passing, with empty averages."""
+        """Return what stands in for the model's message passing."""
         check_linear(self.plan, method="GraphFM-IB", instead="gas")
-        self.histories = Histories(self.graph.num_nodes)
         return AveragedMessages(self.plan.convs, self.model, mix=self.mix, histories=self.histories)
 
 
@@ -115,12 +101,6 @@ class BothWays(Halo):
     """Hold a batch's halo, and the messages between it and the batch."""
 
     outward: dict[Operator, Sparse]  # A[C, B], both sides numbered by position
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> BothWays:
-        """Move to a device (PyG's `Data.to` calls this)."""
-        near = super().to(device)
-        outward = {operator: matrix.to(device) for operator, matrix in self.outward.items()}
-        return BothWays(near.nodes, near.inward, outward)
 
 
 def both_ways(graph: Graph, structure: Structure) -> BothWays:
@@ -162,7 +142,7 @@ class FreshHalo(Remembering):
         super().__init__(convs, model, histories=histories)
         self.mix = mix
         self.known: set[str] = set()  # places before any propagation: the halo's own rows are right there
-        self.tracing = False  # find out which those are
+        self.tracing = False  # all messages are NaN, to find the places that they do not reach
         self._given: Tensor | None = None  # what the running conv reads, mixed
 
     def listener(self, batch: Data) -> DropoutNotes:
@@ -174,20 +154,10 @@ class FreshHalo(Remembering):
         """Count the rows that are the batch's own."""
         return int(self.batch.batch_size)
 
-    def trace(self, run: Callable[[], object]) -> None:
-        """Run a forward in which all messages are NaN, and note the places that these do not reach."""
-        self.tracing = True
-        try:
-            with evaluating(self.model):
-                run()
-        finally:
-            self.tracing = False
-
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv on the batch's rows and the halo's, mixed."""
         x, mixed = call.x, self.mixed(f"{call.conv.name}/{call.number}", call.x)
-        given = call.args, call.kwargs
-        call.args, call.kwargs = map_tensors(given, lambda value: mixed if value is x else value)
+        call.args, call.kwargs = map_tensors((call.args, call.kwargs), lambda value: mixed if value is x else value)
         call.x = self._given = mixed
         return super().convolve(call)
 
@@ -223,13 +193,7 @@ class GraphFMOB(Gas):
     """Train on clusters whose halo is remembered and refreshed by every batch that it touches (GraphFM-OB).
 
     A batch's rows are those of its clusters, `batch_size` of them, then those of its halo: a step costs about
-    (b + c) / b times one of GAS.
-
-    Args:
-        model: a model of linear convs.
-        data: the whole graph.
-        mix: share of the fresh rows of the halo; 0 is GAS.
-        settings: see `Cluster`.
+    (b + c) / b times one of GAS. `mix` is the share of the halo's fresh rows.
     """
 
     settings: ClassVar[tuple[str, ...]] = (*Gas.settings, "mix")
@@ -240,16 +204,17 @@ class GraphFMOB(Gas):
         self.mix = check_mix(mix)
 
     def stand_in(self) -> FreshHalo:
-        """Return what stands in for the model's message passing, with empty histories."""
+        """Return what stands in for the model's message passing."""
         check_linear(self.plan, method="GraphFM-OB", instead="gas")
-        self.histories = Histories(self.graph.num_nodes)
         return FreshHalo(self.plan.convs, self.model, mix=self.mix, histories=self.histories)
 
     def begin(self) -> None:
         """Partition the graph, and find out where the halo's rows are known."""
         super().begin()
-        batch = self.placed(self.batch(0, 0))
-        self.handler.trace(lambda: self.forward(batch))
+        self.handler.tracing = True
+        with evaluating(self.model):
+            self.forward(self.placed(self.batch(0, 0)))
+        self.handler.tracing = False
 
     def cut(self, nodes: Tensor) -> Data:
         """Cut a batch and its halo out of the graph."""

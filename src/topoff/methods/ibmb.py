@@ -31,24 +31,17 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
-from topoff.batching.pagerank import Floats, Ints, at_least, cached_pagerank, senders
+from topoff.batching.pagerank import Floats, Ints, at_least, cached_pagerank
 from topoff.batching.scopes import OutputSet, merged, most_influential, united
-from topoff.forward.plan import Plan
 from topoff.forward.subgraph import cut_inside
-from topoff.graph.graph import Graph
 from topoff.methods.base import MiniBatches
 
 
 class InfluenceBatches(MiniBatches):
     """Hold what both ways of IBMB share: fixed batches of output and auxiliary nodes, and their order."""
 
-    by_targets: ClassVar[bool] = True
-
+    by_targets = True
     alpha = 0.25  # chance that a walk ends
-
-    def __init__(self, model: nn.Module, data: Data, **shared: Any) -> None:
-        super().__init__(model, data, **shared)
-        self._training: Ints = self.data.train_mask.nonzero().view(-1).numpy()
 
     @abstractmethod
     def training_sets(self) -> list[OutputSet]:
@@ -60,14 +53,10 @@ class InfluenceBatches(MiniBatches):
 
     def begin(self) -> None:
         """Choose the nodes of all batches."""
-        flows = {operator.flow for operator in self.plan.operators} | set(self.plan.flows) or {"source_to_target"}
-        self.offsets, self.ids = senders(self.data.edge_index, self.graph.num_nodes, flows=sorted(flows))
-        self.inside = self.plan.in_batch_only()
-        if self.progress:
-            self.progress("ranking neighbours", 0, 1)
+        self.offsets, self.ids = self.heard()
+        self.tell("ranking neighbours", 0, 1)
         self.sets = self.training_sets()
-        if self.progress:
-            self.progress("ranking neighbours", 1, 1)
+        self.tell("ranking neighbours", 1, 1)
         self._distances = label_distances([self.data.y[chosen.nodes[: chosen.outputs]] for chosen in self.sets])
         self._others: list[OutputSet] | None = None
         self._kept: dict[int, Data] = {}
@@ -75,8 +64,14 @@ class InfluenceBatches(MiniBatches):
     def batch(self, epoch: int, number: int) -> Data:
         """Return a batch, the same in all epochs: the output nodes first."""
         if number not in self._kept:
-            self._kept[number] = cut(self.graph, self.inside, self.sets[number])
+            self._kept[number] = self._cut(self.sets[number])
         return self._kept[number]
+
+    def _cut(self, chosen: OutputSet) -> Data:
+        """Return the induced subgraph of a batch with the operators' global weights, A[B, B], and no halo."""
+        batch = cut_inside(self.graph, self.plan.in_batch_only(), torch.from_numpy(chosen.nodes))
+        batch.batch_size = chosen.outputs
+        return batch
 
     def order(self, epoch: int) -> Ints:
         """Return the order of `schedule`."""
@@ -88,22 +83,13 @@ class InfluenceBatches(MiniBatches):
         if self._others is None:
             others = np.flatnonzero(~self.data.train_mask.numpy())
             self._others = self.other_sets(others) if len(others) else []
-        for chosen in self._others:
-            yield cut(self.graph, self.inside, chosen)
+        yield from map(self._cut, self._others)
 
 
 class Ibmb(InfluenceBatches):
     """Train on node-wise IBMB batches: the union of each output node's most influential nodes.
 
-    Args:
-        model: any PyG model.
-        data: the whole graph.
-        fanout: nodes of largest influence per output node, itself among them; the authors take 16 on ogbn-arxiv.
-        ratio: share of the training nodes per batch.
-        shared: see `MiniBatches`.
-
-    Raises:
-        ValueError: a setting is out of range.
+    `fanout` counts these, the output node among them; the authors take 16 on ogbn-arxiv.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout")
@@ -115,11 +101,11 @@ class Ibmb(InfluenceBatches):
 
     def training_sets(self) -> list[OutputSet]:
         """Group the training nodes by their influence on each other."""
-        return self._grouped(self._training, batches=len(self))
+        return self._grouped(self.training, batches=len(self))
 
     def other_sets(self, outputs: Ints) -> list[OutputSet]:
         """Group the other nodes, as many per batch as there are training nodes in one."""
-        return self._grouped(outputs, batches=math.ceil(len(outputs) * len(self) / len(self._training)))
+        return self._grouped(outputs, batches=math.ceil(len(outputs) * len(self) / len(self.training)))
 
     def _grouped(self, outputs: Ints, *, batches: int) -> list[OutputSet]:
         ranked = cached_pagerank(self.offsets, self.ids, outputs, alpha=self.alpha, keep=self.fanout)
@@ -129,36 +115,17 @@ class Ibmb(InfluenceBatches):
 class IbmbBatch(InfluenceBatches):
     """Train on batch-wise IBMB batches: the training nodes of some parts, and the nodes that influence them most.
 
-    A batch has about ratio * n nodes in all (the authors' `batch_expand_ratio` is 1).
-
-    Args:
-        model: any PyG model.
-        data: the whole graph.
-        batches: partitioner; see `NodeSets`.
-        parts: parts that are merged into batches.
-        ratio: share of the nodes per batch, auxiliary ones included, and of the training nodes.
-        seed: of everything that is drawn.
-        shared: see `MiniBatches`.
-
-    Raises:
-        ValueError: a setting is out of range.
+    A batch has about ratio * n nodes in all, auxiliary ones included (the authors' `batch_expand_ratio` is 1), and
+    that share of the training nodes. `batches` and `parts`: see `NodeSets`.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts")
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: Data,
-        *,
-        batches: str = "kaminpar",
-        parts: int | None = None,
-        ratio: float = 0.1,
-        seed: int = 0,
-        **shared: Any,
+        self, model: nn.Module, data: Data, *, batches: str = "kaminpar", parts: int | None = None, **shared: Any
     ) -> None:
-        super().__init__(model, data, ratio=ratio, seed=seed, **shared)
-        self.node_sets = NodeSets(method=batches, ratio=ratio, parts=parts, seed=seed, train_only=True)
+        super().__init__(model, data, **shared)
+        self.node_sets = NodeSets(method=batches, ratio=self.ratio, parts=parts, seed=self.seed, train_only=True)
 
     @property
     def budget(self) -> int:
@@ -172,30 +139,15 @@ class IbmbBatch(InfluenceBatches):
 
     def other_sets(self, outputs: Ints) -> list[OutputSet]:
         """Cut the other nodes of the same parts into pieces as large as a training batch's, or half of the budget."""
-        most = max(math.ceil(len(self._training) / len(self)), self.budget // 2)
-        wanted = np.zeros(self.graph.num_nodes, dtype=bool)
-        wanted[outputs] = True
+        most = max(math.ceil(len(self.training) / len(self)), self.budget // 2)
         groups: list[Ints] = []
         for nodes in self.node_sets.cover():
-            some = nodes.numpy()[wanted[nodes.numpy()]]
+            some = nodes.numpy()[np.isin(nodes.numpy(), outputs)]
             groups += np.array_split(some, math.ceil(len(some) / most)) if len(some) else []
         return self._extended(groups)
 
     def _extended(self, groups: list[Ints]) -> list[OutputSet]:
         return most_influential(self.offsets, self.ids, groups, budget=self.budget, alpha=self.alpha)
-
-
-def cut(graph: Graph, plan: Plan, chosen: OutputSet) -> Data:
-    """Return the induced subgraph of a batch with the operators' global weights, A[B, B], and no halo.
-
-    Args:
-        graph: the whole graph.
-        plan: one under which nothing outside the batch is seen.
-        chosen: nodes of the batch.
-    """
-    batch = cut_inside(graph, plan, torch.from_numpy(chosen.nodes))
-    batch.batch_size = chosen.outputs
-    return batch
 
 
 def label_distances(labels: list[torch.Tensor]) -> Floats:

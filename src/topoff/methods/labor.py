@@ -18,17 +18,10 @@ class Labor(NeighbourSampling):
     Every sender u has one number r_u, uniform in [0, 1), for all receivers of a step; receiver v hears u where
     r_u < min(1, c_v pi_u), with pi = 1 and c_v = min(fanout, d_v) / d_v, that is min(fanout, d_v) of its neighbours on
     average. Weights are divided by that chance (Horvitz-Thompson), so that the sum is right on average. A node's own
-    row is never left out.
+    row is never left out, and general convs are treated as in `NeighbourSampling`.
 
-    Every model trains this way. Convs of the general path (attention, max, PNA) see the drawn neighbours alone,
-    without the factor. Differences from the authors' code: it divides by the sum of the factors (Hajek), which has
-    less variance but is biased; a receiver that draws nobody hears nobody in either.
-
-    Args:
-        model: any PyG model.
-        data: the whole graph.
-        fanout: neighbours per receiver and propagation, on average.
-        ratio: share of the training nodes per batch.
+    Difference from the authors' code: it divides by the sum of the factors (Hajek), which has less variance but is
+    biased; a receiver that draws nobody hears nobody in either.
     """
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:

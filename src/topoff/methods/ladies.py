@@ -7,42 +7,31 @@ message A[v, u] h[u] is multiplied with m(u) / (s q(u)), where m(u) says how oft
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
-from topoff.methods.fastgcn import messages_of, nodes_per_step, squared_weights, times_drawn, weights_of
+from topoff.forward.neighbours import Chosen, Floats, Ints
+from topoff.methods.fastgcn import messages_of, shares, squared_weights, times_drawn, weights_of
 from topoff.methods.sampled_layers import SampledLayers
 
 
 class Ladies(SampledLayers):
     """Draw ratio * n nodes per propagation among the neighbours of its receivers.
 
-    It holds for models of linear convs, with the operator of each; where a model has several, their squares are added.
-    Convs of the general path (GAT, max) get the edges from the drawn nodes without weights, which is biased: attention
-    and means adapt to the neighbours that are there, a sum is too small. A model of those alone is sampled as if its
-    operator were the mean. Where the receivers have no more than s neighbours, all are taken and nothing is estimated.
+    General convs, several operators and a node's own row are treated as in `FastGcn`. Where the receivers have no more
+    than s neighbours, all are taken and nothing is estimated.
 
-    Differences from the authors' code: a node's own row is always there and is never sampled (the blocks are nested, so
-    that root weights and residuals work), hence A is taken without its diagonal in q and in the sampled messages. The
-    authors draw without replacement and divide each row of the sampled matrix by its sum; that is `normalise`.
-
-    Args:
-        model: any PyG model; it is called, never changed.
-        data: the whole graph.
-        normalise: draw without replacement, and scale the messages of every receiver so that their weights add up to
-            those of all its neighbours (for the authors' operator, whose rows add up to one, their division). Biased;
-            without it, one propagation is right on average. It trained better where few nodes are drawn: after five
-            epochs on WordNet (ratio 0.02, two layers, one seed), GCN came to 63.2 against 59.5 % of the validation
-            nodes and SAGE to 69.5 against 63.3 %; on small graphs of communities at ratio 0.1 the two were within a
-            point, either way.
-        shared: see `MiniBatches`.
+    Args (and those of `MiniBatches`):
+        normalise: as the authors' code, draw without replacement, and scale the messages of every receiver so that
+            their weights add up to those of all its neighbours (the authors divide by row sums, whose operator's are
+            one). Biased; without it, one propagation is right on average. It trained better where few nodes are drawn:
+            after five epochs on WordNet (ratio 0.02, two layers, one seed), GCN came to 63.2 against 59.5 % of the
+            validation nodes and SAGE to 69.5 against 63.3 %; on small graphs of communities at ratio 0.1 the two were
+            within a point, either way.
     """
-
-    settings: ClassVar[tuple[str, ...]] = ("ratio",)
 
     def __init__(self, model: nn.Module, data: Data, *, normalise: bool = True, **shared: Any) -> None:
         super().__init__(model, data, **shared)
@@ -51,43 +40,20 @@ class Ladies(SampledLayers):
     def begin(self) -> None:
         """Compute what the probabilities of all batches are made of."""
         super().begin()
-        self.nodes_per_step = nodes_per_step(self.ratio, self.graph.num_nodes)
         self._squares = squared_weights(self.neighbours)  # (m,)
-        self._sizes = absolute_weights(self.neighbours)  # (m,)
+        weights = list(self.neighbours.weights.values()) or [np.ones(len(self.neighbours.ids))]
+        self._sizes: Floats = np.sum(np.abs(weights), axis=0)  # (m,) |A[v, u]|, added over the operators
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the messages of nodes drawn among the receivers' neighbours, or all where they are few."""
         messages = self.neighbours.all_of(nodes)
-        if count_senders(self.neighbours, messages) <= self.nodes_per_step:
+        if len(np.unique(self.neighbours.ids[messages.positions])) <= self.nodes_per_step:
             return messages
         chances = shares(self.neighbours, messages, self._squares)  # q of Eq. 5
-        if not self.normalise:
-            drawn = times_drawn(chances, self.nodes_per_step, rng)
-            return messages_of(self.neighbours, messages, weights_of(drawn, chances))
-        drawn = drawn_once(chances, self.nodes_per_step, rng)
+        draw = drawn_once if self.normalise else times_drawn
+        drawn = draw(chances, self.nodes_per_step, rng)
         chosen = messages_of(self.neighbours, messages, weights_of(drawn, chances))
-        return normalised(chosen, messages, self._sizes)
-
-
-def absolute_weights(neighbours: Neighbours) -> Floats:
-    """Return |A[v, u]| beside `neighbours.ids`, added over the operators; one each where there are none; (m,)."""
-    if not neighbours.weights:
-        return np.ones(len(neighbours.ids))
-    sizes: Floats = np.sum([np.abs(weights) for weights in neighbours.weights.values()], axis=0)
-    return sizes
-
-
-def count_senders(neighbours: Neighbours, messages: Chosen) -> int:
-    """Count the distinct nodes that send some messages."""
-    return len(np.unique(neighbours.ids[messages.positions]))
-
-
-def shares(neighbours: Neighbours, messages: Chosen, importance: Floats) -> Floats:
-    """Return every sender's share of the importance, (m,), of some messages; (n,), zero where none has any."""
-    senders = neighbours.ids[messages.positions]
-    sums = np.bincount(senders, weights=importance[messages.positions], minlength=neighbours.num_nodes)
-    found: Floats = sums / max(sums.sum(), np.finfo(np.float64).tiny)
-    return found
+        return normalised(chosen, messages, self._sizes) if self.normalise else chosen
 
 
 def drawn_once(chances: Floats, draws: int, rng: np.random.Generator) -> Ints:

@@ -34,10 +34,7 @@ from topoff.graph.operators import Operator, Sparse
 from topoff.methods.base import check_linear
 from topoff.methods.cluster import Cluster
 from topoff.methods.exchange import Around, Inside, Patch, Vicinity
-from topoff.methods.histories import Histories
 from topoff.models.dropout import fast_dropout
-
-Ints = np.ndarray[Any, Any]
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "constant": torch.ones_like,
@@ -55,10 +52,9 @@ class LMC(Cluster):
     searches both per data set; the authors' released settings have mix between 0.2 and 1 and the scores "constant",
     "linear" and "concave", 2 x - x^2, which is the default here.
 
-    The loss of a batch is the sum over its training nodes times batches / training nodes, for gradients and histories
-    of all batches: the batches of an epoch add up to the mean training loss times the number of batches. Batches
-    without training nodes are trained on too, for their rows are part of the gradient and of the histories; this is
-    also why there is no `train_only`.
+    The loss of a batch is the sum over its training nodes times batches / training nodes: the batches of an epoch add
+    up to the mean training loss times their number. Batches without training nodes are trained on too, for their rows
+    are part of the gradient and of the histories; this is also why there is no `train_only`.
 
     What differs from the authors' code: (1) G is kept where messages arrive, not where they leave, so that no weight,
     norm or activation of C is needed to use it; it also takes the place of their history of C's outputs. (2) Histories
@@ -69,25 +65,17 @@ class LMC(Cluster):
     in the run that estimates C; running statistics come from B alone. (7) Histories begin at zero and are not
     refreshed by evaluation.
 
-    Args:
-        model: a PyG model with linear convs only.
-        data: the whole graph.
+    Args (and those of `Cluster`, without train_only):
         mix: how much up-to-date, incomplete values count in the halo; 0: histories alone.
         score: "constant", "linear", "convex" or "concave".
-        settings: see `Cluster`, without train_only.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "mix")
     skips = False  # rows without training nodes belong to the gradient and to the histories
+    handler: Inside
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: Data,
-        *,
-        mix: float = 0.8,
-        score: str = "concave",
-        **settings: Any,
+        self, model: nn.Module, data: Data, *, mix: float = 0.8, score: str = "concave", **settings: Any
     ) -> None:
         super().__init__(model, data, **settings)
         if self.sets.train_only:
@@ -101,20 +89,18 @@ class LMC(Cluster):
     # ---- batches
 
     def stand_in(self) -> Inside:
-        """Return what stands in for the model's message passing on B; begin both histories.
-
-        Raises:
-            ValueError: where the model has a conv whose messages are not linear.
-        """
+        """Return what stands in for the model's message passing on B."""
         check_linear(self.plan, method="LMC", instead="gas or top")
-        self.embeddings, self.gradients = Histories(self.graph.num_nodes), Histories(self.graph.num_nodes)
-        self._around = Around(self.plan.convs, self.embeddings, self.gradients)
-        self._inside = Inside(self.plan.convs, self.embeddings, self.gradients)
-        return self._inside
+        self._around = Around(self.plan.convs, self.histories)
+        return Inside(self.plan.convs, self.histories)
 
     def begin(self) -> None:
         """Partition the graph, and count the messages that each node receives and sends."""
-        self._counts = {operator: _counts(self.graph.aggregation(operator).matrix) for operator in self.plan.operators}
+        self._counts: dict[Operator, tuple[Tensor, Tensor]] = {}  # (n,) both
+        for operator in self.plan.operators:
+            matrix = self.graph.aggregation(operator).matrix
+            sent = np.bincount(matrix.indices, minlength=matrix.shape[1])
+            self._counts[operator] = torch.from_numpy(np.diff(matrix.indptr)), torch.from_numpy(sent)
         super().begin()
 
     def cut(self, nodes: Tensor) -> Data:
@@ -122,9 +108,7 @@ class LMC(Cluster):
         halo = halo_of(self.graph, nodes)
         near = torch.cat([nodes, halo])
         structure = inner_structure(self.graph, self.plan, near)
-        patches = {
-            operator: self._patch(operator, spot.within, nodes, halo) for operator, spot in structure.spots.items()
-        }
+        patches = {operator: self._patch(operator, spot.within, halo) for operator, spot in structure.spots.items()}
         rows = self._weighed(near, structure) if self.mix > 0 else None
         batch = self._weighed(nodes, inner_structure(self.graph, self.plan, nodes))
         batch.vicinity = Vicinity(nodes, halo, patches, rows)
@@ -138,9 +122,9 @@ class LMC(Cluster):
         batch.supplement = Supplement(self.plan, structure)
         return batch
 
-    def _patch(self, operator: Operator, around: Sparse, nodes: Tensor, halo: Tensor) -> Patch:
+    def _patch(self, operator: Operator, around: Sparse, halo: Tensor) -> Patch:
         """Return an operator around a batch, with the halo's mixes."""
-        size, (received, sent) = len(nodes), self._counts[operator]
+        size, (received, sent) = around.shape[0] - len(halo), self._counts[operator]
         inside, inside_back = around.offsets.diff()[size:], around.offsets_t.diff()[size:]
         fresh = self._share(inside, received[halo]), self._share(inside_back, sent[halo])
         return Patch(around, size, int(around.offsets[size]), int(around.offsets_t[size]), *fresh)
@@ -160,17 +144,17 @@ class LMC(Cluster):
     def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
         """Put the compensated gradient of the batch's loss into the parameters, push, and return the loss."""
         self._estimate(batch, loss_of)
-        self._inside.keeps = not self.frozen
+        self.handler.keeps = not self.frozen
         try:
             loss = _loss(super().forward(batch), batch, loss_of)
             loss.backward()  # type: ignore[no-untyped-call]
         finally:
-            self._inside.keeps = False
+            self.handler.keeps = False
         return loss.detach()
 
     def _estimate(self, batch: Data, loss_of: LossOf | None) -> None:
         """Run the model on N[B] for the rows of C: forward, and where the loss is given back to every propagation."""
-        around, inside = self._around, self._inside
+        around, inside = self._around, self.handler
         around.vicinity = inside.vicinity = batch.vicinity
         around.halo_rows, around.probes, inside.probes = ({}, {}), [], []
         rows = batch.vicinity.rows
@@ -181,20 +165,6 @@ class LMC(Cluster):
                 if loss_of is not None and around.probes:
                     torch.autograd.grad(_loss(out, rows, loss_of), around.probes, allow_unused=True)
         inside.halo_rows = around.halo_rows
-
-    # ---- resuming
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return all tables of both histories."""
-        both = {"embeddings": self.embeddings, "gradients": self.gradients}
-        return {f"{kind}/{place}": table for kind, kept in both.items() for place, table in kept.tables.items()}
-
-    def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Go on from a position, with the histories of that time."""
-        super().restore(state, weights)
-        for kind, histories in (("embeddings/", self.embeddings), ("gradients/", self.gradients)):
-            own = {name.removeprefix(kind): table for name, table in weights.items() if name.startswith(kind)}
-            histories.load(own, device=self.device)
 
 
 def halo_of(graph: Graph, nodes: Tensor) -> Tensor:
@@ -216,13 +186,6 @@ def halo_of(graph: Graph, nodes: Tensor) -> Tensor:
 def _loss(out: Tensor, batch: Data, loss_of: LossOf) -> Tensor:
     """Return the loss of some outputs; zero where there are no training nodes."""
     return loss_of(out, batch) if bool(batch.train_mask.any()) else out.sum() * 0
-
-
-def _counts(matrix: Any) -> tuple[Tensor, Tensor]:
-    """Return how many messages each node receives and sends; (n,) both."""
-    received: Ints = np.diff(matrix.indptr)
-    sent: Ints = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    return torch.from_numpy(received), torch.from_numpy(sent)
 
 
 @contextmanager

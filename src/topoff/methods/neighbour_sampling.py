@@ -20,16 +20,13 @@ class NeighbourSampling(SampledLayers):
     neighbours on average, for any weights, and the mean of all is estimated by the sample's mean. A node's own row is
     never left out.
 
-    Every model trains this way. Convs of the general path (attention, max, PNA) see the drawn neighbours alone,
-    without the factor, as in the authors' code. Differences from that code: the same fan-out in all layers instead of
-    25 and 10 (outer, inner), no replacement where a node has fewer neighbours than drawn, and any conv instead of the
-    paper's aggregators.
+    Every model trains this way. General convs (attention, max, PNA) see the drawn neighbours alone, without the factor,
+    as in the authors' code. Differences from that code: the same fan-out in all layers instead of 25 and 10 (outer,
+    inner), no replacement where a node has fewer neighbours than drawn, and any conv instead of the paper's
+    aggregators.
 
-    Args:
-        model: any PyG model.
-        data: the whole graph.
+    Args (and those of `MiniBatches`):
         fanout: neighbours per receiver and propagation.
-        ratio: share of the training nodes per batch.
 
     >>> import torch
     >>> from torch_geometric.nn import GCN
@@ -46,21 +43,14 @@ class NeighbourSampling(SampledLayers):
 
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 10, **shared: Any) -> None:
         super().__init__(model, data, **shared)
-        self.fanout = checked(fanout)
+        if fanout < 1:
+            raise ValueError(
+                f"Expected fanout to be at least 1 (got {fanout}): use the method 'full' for all neighbours."
+            )
+        self.fanout = fanout
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose up to `fanout` neighbours of every node."""
         positions, rows = some_of(self.neighbours.offsets, nodes, fanout=self.fanout, rng=rng)
         degree = self.neighbours.degree[nodes]
         return Chosen(positions, rows, (degree / np.minimum(degree, self.fanout).clip(min=1))[rows])
-
-
-def checked(fanout: int) -> int:
-    """Return a fan-out that can be drawn.
-
-    Raises:
-        ValueError: for less than one neighbour.
-    """
-    if fanout < 1:
-        raise ValueError(f"Expected fanout to be at least 1 (got {fanout}): use the method 'full' for all neighbours.")
-    return fanout

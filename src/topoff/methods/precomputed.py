@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.forward.intercept import ConvCall
-from topoff.forward.plan import Plan
 from topoff.forward.structure import Spot, Structure
 from topoff.forward.subgraph import Subgraph, Supplement
 from topoff.graph.operators import to_sparse
-from topoff.methods.base import MiniBatches
+from topoff.methods.base import MiniBatches, rows_of
 
 
 class Precomputed(MiniBatches):
@@ -42,9 +40,7 @@ class Precomputed(MiniBatches):
     [(6, 0), (6, 0)]
     """
 
-    by_targets: ClassVar[bool] = True
-
-    settings: ClassVar[tuple[str, ...]] = ("ratio",)
+    by_targets = True
     own_model: ClassVar[str]  # the model that the method is known by
 
     def begin(self) -> None:
@@ -53,16 +49,21 @@ class Precomputed(MiniBatches):
         Raises:
             ValueError: for a model that propagates embeddings, or whose messages are not linear.
         """
-        _check_plan(self.plan, self.model)
-        for done, chain in enumerate(self.plan.chains):
-            if self.progress:
-                self.progress("propagating features", done, len(self.plan.chains))
+        plan = self.plan
+        others = plan.depth - sum(sum(calls) for calls in plan.known_hops.values())
+        if plan.flows or others:
+            nonlinear, deep = "with messages that are not linear", f"where {others} of {plan.depth} read embeddings"
+            raise ValueError(
+                f"Expected a model whose propagations are linear and all act on the raw features, such as SGC and SIGN "
+                f"(got {type(self.model).__name__}, {nonlinear if plan.flows else deep}); use model 'sgc' or 'sign', "
+                f"or another method."
+            )
+        for done, chain in enumerate(plan.chains):
+            self.tell("propagating features", done, len(plan.chains))
             self.graph.propagated(chain)
         nothing = to_sparse(sp.csr_array((0, 0)), self.data.x.dtype, transpose=False)
         spot = Spot(nothing, torch.empty(0, dtype=torch.int64), nothing)
-        self._spots = dict.fromkeys(self.plan.operators, spot)
-        self._training = self.data.train_mask.nonzero().view(-1).numpy()
-        self._split: tuple[int, list[Tensor]] = (-1, [])  # an epoch and the nodes of its batches
+        self._spots = dict.fromkeys(plan.operators, spot)
 
     def stand_in(self) -> Subgraph:
         """Return what serves every propagation from the constants."""
@@ -70,10 +71,7 @@ class Precomputed(MiniBatches):
 
     def batch(self, epoch: int, number: int) -> Data:
         """Return the rows of some training nodes."""
-        if self._split[0] != epoch:
-            order = self.rng(epoch, 2).permutation(self._training)
-            self._split = epoch, [torch.from_numpy(part) for part in np.array_split(order, len(self))]
-        return self._rows(self._split[1][number])
+        return self._rows(torch.from_numpy(self.targets(epoch, number)))
 
     def cover(self) -> Iterator[Data]:
         """Yield the rows of all nodes, in pieces."""
@@ -81,13 +79,7 @@ class Precomputed(MiniBatches):
 
     def _rows(self, nodes: Tensor) -> Data:
         """Return some nodes as a batch without edges; every propagation of theirs is at hand."""
-        data = self.graph.data
-        batch = Data(edge_index=data.edge_index[:, :0])
-        for key in self.graph.node_level:
-            batch[key] = data[key][nodes]
-        for key in self.graph.edge_level:
-            batch[key] = data[key][:0]
-        batch.n_id, batch.batch_size, batch.num_nodes = nodes, len(nodes), len(nodes)
+        batch = rows_of(self.graph, nodes, self.data.edge_index[:, :0], nodes[:0])
         constants = {chain: self.graph.propagated(chain)[nodes] for chain in self.plan.chains}
         batch.supplement = Supplement(self.plan, Structure(nodes, self._spots, {}, constants))
         return batch
@@ -96,13 +88,13 @@ class Precomputed(MiniBatches):
 class Sgc(Precomputed):
     """Train a logistic regression on A^K X: Simplifying Graph Convolutional Networks (Wu et al., ICML 2019)."""
 
-    own_model: ClassVar[str] = "sgc"
+    own_model = "sgc"
 
 
 class Sign(Precomputed):
     """Train on [X, A X, ..., A^K X]: Scalable Inception Graph Neural Networks (Frasca et al., 2020)."""
 
-    own_model: ClassVar[str] = "sign"
+    own_model = "sign"
 
 
 class _Known(Subgraph):
@@ -117,14 +109,3 @@ class _Known(Subgraph):
                 f"'sign', which drops them afterwards."
             )
         return super().convolve(call)
-
-
-def _check_plan(plan: Plan, model: nn.Module) -> None:
-    """Refuse a model for which the propagated features are not all that is needed."""
-    others = plan.depth - sum(sum(calls) for calls in plan.known_hops.values())
-    reason = "with messages that are not linear" if plan.flows else f"where {others} of {plan.depth} read embeddings"
-    if plan.flows or others:
-        raise ValueError(
-            f"Expected a model whose propagations are linear and all act on the raw features, such as SGC and SIGN "
-            f"(got {type(model).__name__}, {reason}); use model 'sgc' or 'sign', or another method."
-        )

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.pattern import Ints, Pattern, pattern_of, undirected
-from topoff.batching.samplers import Counts, Floats, Sampler, count, edge_sampler, node_sampler, walk_sampler
+from topoff.batching.samplers import Floats, Sampler, count, edge_sampler, node_sampler, walk_sampler
 from topoff.forward.subgraph import cut_inside
 from topoff.graph.operators import Aggregation, Operator
 from topoff.methods.base import MiniBatches
@@ -51,15 +51,11 @@ class Saint(MiniBatches):
     C_v = 0.1: such a message outweighs all others, and the node sampler at small ratios has many of them (worst loss
     of a batch 189,173 instead of 5.7 on a graph of 300 nodes). 1 / alpha_uv is never above 10^4.
 
-    Args:
-        model: any PyG model.
-        data: the whole graph.
-        ratio: share of the nodes that a subgraph holds, on average.
+    Args (and those of `MiniBatches`):
         budget: nodes, edges or roots that are drawn for a subgraph; None: found by trial, so that `ratio` comes true.
             A sampler cannot exceed the nodes that it reaches, nor 64 draws per node.
         coverage: how often a node is drawn beforehand on average, for the counts.
         unseen: what becomes of nodes and pairs that were not drawn then: "clip" or "once".
-        shared: see `MiniBatches`.
 
     >>> from torch_geometric.nn import GCN
     >>> from topoff.data.load import load
@@ -70,8 +66,6 @@ class Saint(MiniBatches):
     >>> [batch.num_nodes <= 6 and "loss_weight" in batch for batch in saint.batches()]
     [True, True]
     """
-
-    settings: ClassVar[tuple[str, ...]] = ("ratio",)
 
     def __init__(
         self,
@@ -96,66 +90,47 @@ class Saint(MiniBatches):
         Raises:
             ValueError: a setting is out of range, or the sampler has nothing to draw from.
         """
-        self._check()
-        num_nodes = self.graph.num_nodes
+        if self.coverage < 1:
+            raise ValueError(f"Expected 'coverage' to be at least 1 (got {self.coverage}); the authors take 50.")
+        if self.unseen not in UNSEEN:
+            raise ValueError(f"Expected 'unseen' to be one of {', '.join(UNSEEN)} (got '{self.unseen}').")
         source, target = self.data.edge_index.numpy()
-        flows = [*self.plan.flows, *(operator.flow for operator in self.plan.operators), "source_to_target"]
-        self.flow = flows[0]
+        self.flow = [*self.plan.flows, *(operator.flow for operator in self.plan.operators), "source_to_target"][0]
         backwards = self.flow == "target_to_source"
         self.senders, self.receivers = (target, source) if backwards else (source, target)
-        self.pairs = undirected(source, target, num_nodes=num_nodes)
+        self.pairs = undirected(source, target, num_nodes=self.graph.num_nodes)
         self.sampler = self.make_sampler()
-        self.drawn = self._budget()
-        self.counts = self._counted()
+        budget = self.budget
+        if budget is None:
+            budget = self.sampler.budget(self.ratio, generator=lambda trial: self.rng(trial, 6))
+        self.drawn = budget
+        nothing = Pattern(np.zeros_like(self.pairs.offsets), self.pairs.ids[:0])
+        self.counts = count(self.beforehand(), self.pairs if self.plan.operators else nothing)  # pairs where needed
         lambdas = np.where(self.counts.nodes > 0, self.counts.nodes, UNSEEN[self.unseen]) / self.counts.samples
         training = max(1, int(self.data.train_mask.sum()))
         self.loss_weight = torch.from_numpy(1 / (lambdas * training)).to(self.data.x.dtype)  # (n,)
         self._divided = {operator: self._divide(operator) for operator in self.plan.operators}
 
-    def _check(self) -> None:
-        """Refuse settings that are out of range."""
-        if self.coverage < 1:
-            raise ValueError(f"Expected 'coverage' to be at least 1 (got {self.coverage}); the authors take 50.")
-        if self.unseen not in UNSEEN:
-            raise ValueError(f"Expected 'unseen' to be one of {', '.join(UNSEEN)} (got '{self.unseen}').")
-
-    def _budget(self) -> int:
-        """Return the budget, or the one for which subgraphs have ratio * n nodes."""
-        if self.budget is not None:
-            return self.budget
-        return self.sampler.budget(self.ratio, generator=lambda trial: self.rng(trial, 6))
-
     def draw(self, *purpose: int) -> Ints:
         """Draw the nodes of a subgraph, the same ones for the same purpose."""
         return self.sampler.draw(self.drawn, self.rng(*purpose))
 
-    def _counted(self) -> Counts:
-        """Count nodes and pairs in subgraphs of `coverage` * n nodes in all; pairs only where a conv needs them."""
-        pairs = self.pairs
-        if not self.plan.operators:
-            pairs = Pattern(np.zeros_like(pairs.offsets), pairs.ids[:0])
-        return count(self.beforehand(), pairs)
-
     def beforehand(self) -> Iterator[Ints]:
-        """Draw the subgraphs that are counted."""
+        """Draw the subgraphs that are counted, of `coverage` * n nodes in all."""
         found, wanted, number = 0, self.coverage * self.graph.num_nodes, 0
         while found < wanted:
             nodes = self.draw(number, 5)
             found, number = found + len(nodes), number + 1
-            if self.progress:
-                self.progress("sampling subgraphs", min(found, wanted), wanted)
+            self.tell("sampling subgraphs", min(found, wanted), wanted)
             yield nodes
 
     def _divide(self, operator: Operator) -> Aggregation:
         """Return A[v, u] / alpha_uv; a node's message to itself stays, since alpha_vv = 1."""
         aggregation = self.graph.aggregation(operator)
         matrix = aggregation.matrix.copy()
-        row, column = (
-            np.repeat(np.arange(self.graph.num_nodes), np.diff(matrix.indptr)),
-            matrix.indices.astype(np.int64),
-        )
-        others = row != column
-        row, column = row[others], column[others]
+        row = np.repeat(np.arange(self.graph.num_nodes), np.diff(matrix.indptr))
+        others = row != matrix.indices
+        row, column = row[others], matrix.indices[others].astype(np.int64)
         places = self.pairs.positions(np.minimum(row, column), np.maximum(row, column))
         matrix.data[others] *= self._scale(row, places)
         return replace(aggregation, matrix=matrix)
@@ -170,8 +145,7 @@ class Saint(MiniBatches):
 
     def batch(self, epoch: int, number: int) -> Data:
         """Return a subgraph; all of its nodes are targets."""
-        nodes = self.draw(epoch, number, 3)
-        return self.cut(torch.from_numpy(nodes))
+        return self.cut(torch.from_numpy(self.draw(epoch, number, 3)))
 
     def cut(self, nodes: Tensor) -> Data:
         """Return the subgraph that some nodes induce, as a batch with its corrections."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +27,7 @@ class SampledLayers(MiniBatches):
     An epoch visits every training node once, in `round(1 / ratio)` batches.
     """
 
-    by_targets: ClassVar[bool] = True
+    by_targets = True
     handler: Layered
 
     @abstractmethod
@@ -41,8 +42,7 @@ class SampledLayers(MiniBatches):
         """Sort the neighbours, and see whether rows can be dropped on the way."""
         self.neighbours = neighbours_of(self.graph, self.plan)
         self.handler.trims = allows_trimming(self.model, self.neighbours, self.plan)
-        self._ordered_for = -1  # epoch of the targets at hand
-        self._training = self.data.train_mask.nonzero().view(-1).numpy()
+        self.nodes_per_step = max(1, round(self.ratio * self.graph.num_nodes))  # that layer samplers draw
 
     def stand_in(self) -> Layered:
         """Return what stands in for the model's message passing."""
@@ -50,10 +50,7 @@ class SampledLayers(MiniBatches):
 
     def batch(self, epoch: int, number: int) -> Data:
         """Return the blocks of some training nodes."""
-        if self._ordered_for != epoch:
-            order = self.rng(epoch, 2).permutation(self._training)
-            self._ordered_for, self._targets = epoch, np.array_split(order, len(self))
-        return self._sampled(self._targets[number], self.rng(epoch, number, 3))
+        return self._sampled(self.targets(epoch, number), self.rng(epoch, number, 3))
 
     def cover(self) -> Iterator[Data]:
         """Yield the blocks of all nodes."""
@@ -61,10 +58,7 @@ class SampledLayers(MiniBatches):
         return (self._sampled(piece, self.rng(self.position.epoch, number, 4)) for number, piece in enumerate(pieces))
 
     def _sampled(self, targets: Ints, rng: np.random.Generator) -> Data:
-        def choose(nodes: Ints, step: int) -> Chosen:
-            """Choose with this batch's generator."""
-            return self.drawn(nodes, step, rng)
-
+        choose = partial(self.drawn, rng=rng)
         return self.neighbours.batch(targets, depth=self.plan.depth, choose=choose)
 
 

@@ -23,32 +23,23 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from topoff.batching.pagerank import Ints, Scopes, at_least, cached_pagerank, personalized_pagerank, senders
+from topoff.batching.pagerank import Ints, Scopes, at_least, cached_pagerank, personalized_pagerank
 from topoff.batching.samplers import spans
 from topoff.batching.scopes import k_hop
 from topoff.forward.subgraph import closed
 from topoff.graph.graph import Graph
-from topoff.methods.base import MiniBatches
+from topoff.methods.base import MiniBatches, rows_of
 
 AT_ONCE = 1024  # targets of a batch of `cover`: their subgraphs are in memory together
 CANDIDATES = 1 << 22  # edges that are looked at together when subgraphs are cut out
 
 
 class Shadow(MiniBatches):
-    """Run the bare model on the sampled k-hop subgraph of every training node.
+    """Run the bare model on the sampled k-hop subgraph of every training node; subgraphs are drawn anew every epoch.
 
-    An epoch visits every training node once, in `round(1 / ratio)` batches, and draws the subgraphs anew.
-
-    Args:
-        model: any PyG model.
-        data: the whole graph.
+    Args (and those of `MiniBatches`; a batch holds all subgraphs of its targets: keep `ratio` small):
         fanout: neighbours of a node that are drawn in each hop, at most; the authors take 10 to 20.
         hops: radius of a subgraph, whatever the depth of the model; the authors take 2.
-        ratio: share of the training nodes per batch. A batch holds all subgraphs of its targets: keep it small.
-        shared: see `MiniBatches`.
-
-    Raises:
-        ValueError: a setting is out of range.
 
     >>> from torch_geometric.nn import GCN
     >>> from topoff.data.load import load
@@ -60,26 +51,23 @@ class Shadow(MiniBatches):
     [(6, 18), (6, 18)]
     """
 
-    by_targets: ClassVar[bool] = True
-
+    by_targets = True
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "hops")
 
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 10, hops: int = 2, **shared: Any) -> None:
         super().__init__(model, data, **shared)
         at_least(1, fanout=fanout, hops=hops)
         self.fanout, self.hops = fanout, hops
-        self._training: Ints = self.data.train_mask.nonzero().view(-1).numpy()
 
     def begin(self) -> None:
         """Sort the neighbours."""
-        flows = {operator.flow for operator in self.plan.operators} | set(self.plan.flows) or {"source_to_target"}
-        self.offsets, self.ids = senders(self.data.edge_index, self.graph.num_nodes, flows=sorted(flows))
+        self.offsets, self.ids = self.heard()
         self._subgraphs = Subgraphs(self.graph)
 
     def batch(self, epoch: int, number: int) -> Data:
         """Return the subgraphs of some training nodes."""
-        rows = np.array_split(self.rng(epoch, 2).permutation(len(self._training)), len(self))[number]
-        return closed(self._subgraphs.union(self.scopes(rows, rng=self.rng(epoch, number, 3))), self.plan)
+        scopes = self.scopes(self.targets(epoch, number), rng=self.rng(epoch, number, 3))
+        return closed(self._subgraphs.union(scopes), self.plan)
 
     def cover(self) -> Iterator[Data]:
         """Yield the subgraphs of all nodes, of at most 1024 at a time."""
@@ -89,27 +77,21 @@ class Shadow(MiniBatches):
             scopes = self.scopes_of_piece(piece, rng=self.rng(self.position.epoch, number, 4))
             yield closed(self._subgraphs.union(scopes), self.plan)
 
-    def scopes(self, rows: Ints, *, rng: np.random.Generator) -> Scopes:
-        """Choose the scopes of some training nodes, given by their place among these."""
-        return self.scopes_of_piece(self._training[rows], rng=rng)
+    def scopes(self, targets: Ints, *, rng: np.random.Generator) -> Scopes:
+        """Choose the scopes of some training nodes."""
+        return k_hop(self.offsets, self.ids, targets, hops=self.hops, fanout=self.fanout, rng=rng)
 
     def scopes_of_piece(self, targets: Ints, *, rng: np.random.Generator) -> Scopes:
         """Choose the scopes of any nodes; `cover` asks for all of them, piece by piece."""
-        return k_hop(self.offsets, self.ids, targets, hops=self.hops, fanout=self.fanout, rng=rng)
+        return self.scopes(targets, rng=rng)
 
 
 class ShadowPpr(Shadow):
     """Run the bare model on the nodes of largest personalised PageRank around every training node.
 
     These subgraphs are fixed: those of the training nodes are found once and kept on disk, the others when they are
-    first asked for.
-
-    Args:
-        model: any PyG model.
-        data: the whole graph.
-        fanout: nodes of a subgraph, the target included; the authors take 150 to 200, which takes six times as long to
-            find.
-        shared: see `Shadow`.
+    first asked for. `fanout` counts the nodes of a subgraph, the target included; the authors take 150 to 200, which
+    takes six times as long to find.
     """
 
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout")
@@ -121,16 +103,14 @@ class ShadowPpr(Shadow):
     def begin(self) -> None:
         """Find the subgraphs of the training nodes."""
         super().begin()
-        if self.progress:
-            self.progress("ranking neighbours", 0, 1)
+        self.tell("ranking neighbours", 0, 1)
         self._found: dict[int, Scopes] = {}  # of `cover`, by the first node of a piece
-        self._ranked = cached_pagerank(self.offsets, self.ids, self._training, alpha=self.alpha, keep=self.fanout)
-        if self.progress:
-            self.progress("ranking neighbours", 1, 1)
+        self._ranked = cached_pagerank(self.offsets, self.ids, self.training, alpha=self.alpha, keep=self.fanout)
+        self.tell("ranking neighbours", 1, 1)
 
-    def scopes(self, rows: Ints, *, rng: np.random.Generator) -> Scopes:
+    def scopes(self, targets: Ints, *, rng: np.random.Generator) -> Scopes:
         """Return the scopes of some training nodes; nothing is drawn."""
-        return self._ranked.of(rows)
+        return self._ranked.of(np.searchsorted(self.training, targets))
 
     def scopes_of_piece(self, targets: Ints, *, rng: np.random.Generator) -> Scopes:
         """Find the scopes of a piece of the nodes, and keep them; nothing is drawn."""
@@ -162,18 +142,13 @@ class Subgraphs:
         place[roots] = np.arange(len(scopes))
         n_id = np.empty_like(scopes.ids)
         n_id[place] = scopes.ids
-        nodes, graph = torch.from_numpy(n_id), self.graph
-        edge_index, edge_ids = (torch.from_numpy(found) for found in self._edges(scopes, owner, place))
-        batch = Data(edge_index=edge_index, num_nodes=len(n_id))
-        for key in graph.node_level:
-            batch[key] = graph.data[key][nodes]
-        for key in graph.edge_level:
-            batch[key] = graph.data[key][edge_ids]
-        batch.n_id, batch.batch_size = nodes, len(scopes)
+        edges = torch.from_numpy(self._edges(scopes, owner, place))
+        batch = rows_of(self.graph, torch.from_numpy(n_id), edges[:2], edges[2])
+        batch.batch_size = len(scopes)
         return batch
 
-    def _edges(self, scopes: Scopes, owner: Ints, place: Ints) -> tuple[Ints, Ints]:
-        """Return the edges inside the scopes, numbered by `place`, and their ids in the graph; (2, e) and (e,)."""
+    def _edges(self, scopes: Scopes, owner: Ints, place: Ints) -> Ints:
+        """Return the edges inside the scopes: both ends, numbered by `place`, and the id in the graph; (3, e)."""
         n = self.graph.num_nodes
         key = owner * n + scopes.ids
         sort = np.argsort(key)
@@ -187,7 +162,5 @@ class Subgraphs:
             wanted = owner[receiver] * n + self._source[ids]
             sender = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
             inside = known[sender] == wanted
-            edges = place[sort[sender[inside]]], place[receiver[inside]], ids[inside]
-            found.append(np.stack(edges))
-        source, target, ids = np.concatenate(found, axis=1)
-        return np.stack([source, target]), ids
+            found.append(np.stack([place[sort[sender[inside]]], place[receiver[inside]], ids[inside]]))
+        return np.concatenate(found, axis=1)

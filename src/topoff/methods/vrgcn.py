@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.intercept import ConvCall
 from topoff.forward.neighbours import Block
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph
@@ -27,17 +25,12 @@ class VarianceReduced(PrecomputedFirst, NeighbourSampling):
     need no history and no neighbours, as P X is known: exact where the model takes X as it is; where it drops some of X
     out, a node's own row has its mask and its neighbours have none, which is the same on average.
 
-    For models of the linear path: attention and other general convs have no P. Differences from the authors' code:
-    histories start at zero, a node's own row is always exact, and P X comes before dropout. With dropout a history is
-    what the next conv reads, dropout included (the paper's CV); its CVD variant, which runs every layer with and
-    without dropout, is not built: train without dropout, or expect the noise of the masks on top.
+    For models of linear convs: the others have no P. The paper shows that a fanout of 2 is enough. Differences from the
+    authors' code: histories start at zero, a node's own row is always exact, and P X comes before dropout. With dropout
+    a history is what the next conv reads, dropout included (the paper's CV); its CVD variant, which runs every layer
+    with and without dropout, is not built: train without dropout, or expect the noise of the masks on top.
 
-    Args:
-        model: a PyG model of linear convs.
-        data: the whole graph.
-        fanout: neighbours per receiver and propagation; the paper shows that 2 are enough.
-        ratio: share of the training nodes per batch.
-
+    >>> import torch
     >>> from torch_geometric.nn import GCN
     >>> from topoff.data.load import load
     >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
@@ -53,46 +46,27 @@ class VarianceReduced(PrecomputedFirst, NeighbourSampling):
         super().__init__(model, data, fanout=fanout, **shared)
 
     def stand_in(self) -> KnownFeatures:
-        """Return the model's message passing with control variates.
-
-        Raises:
-            ValueError: for convs of the general path.
-        """
+        """Return the model's message passing with control variates."""
         check_linear(self.plan, method="VR-GCN", instead="ns or labor")
-        self.histories = Histories(self.graph.num_nodes)
-        return ControlVariates(self.plan, self.graph, histories=self.histories)
+        return ControlVariates(self.plan, self.graph, model=self.model, histories=self.histories)
 
 
 class ControlVariates(KnownFeatures):
     """Estimate the messages of a step from the sampled change and the histories of all neighbours."""
 
-    def __init__(self, plan: Plan, graph: Graph, *, histories: Histories) -> None:
+    def __init__(self, plan: Plan, graph: Graph, *, model: nn.Module, histories: Histories) -> None:
         super().__init__(plan, graph)
-        self.histories = histories
-        self._training = False
-
-    def convolve(self, call: ConvCall) -> Any:
-        """Run a conv; histories are written in training."""
-        self._training = call.conv.module.training
-        return super().convolve(call)
+        self.model, self.histories = model, histories
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
-        """Return P^ (h - hbar) + P Hbar; (sources, d) -> (targets, d)."""
+        """Return P^ (h - hbar) + P Hbar, and remember h in training; (sources, d) -> (targets, d)."""
         if step in self.known:
             return super().aggregate(step, operator, h)
         block: Block = self.batch.blocks.steps[step]
         nodes: Tensor = self.batch.n_id[: block.sources]
-        past, whole = self._remembered(str(step), operator, h, nodes=nodes, targets=block.targets)
+        rows = self.graph.aggregation(operator).rows(nodes[: block.targets]).to(h.device)
+        whole = rows @ self.histories.table(str(step), like=h)
+        past = self.histories.pull(str(step), nodes, like=h)
+        if self.model.training:
+            self.histories.push(str(step), nodes, h)
         return block.matrices[operator] @ (h - past) + whole
-
-    def _remembered(
-        self, place: str, operator: Operator, h: Tensor, *, nodes: Tensor, targets: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the sources' histories and P Hbar of the targets, both constant; then remember h, in training."""
-        with torch.no_grad():
-            rows = self.graph.aggregation(operator).rows(nodes[:targets]).to(h.device)
-            whole = rows @ self.histories.table(place, like=h)
-            past = self.histories.pull(place, nodes, like=h)
-        if self._training:
-            self.histories.push(place, nodes, h)
-        return past, whole
