@@ -178,8 +178,7 @@ def _training_nodes(data: Data) -> Ints:
             f"Expected 'data.train_mask' to be a bool mask of shape (n,) with a training node for train_only=True "
             f"(got {came}); set the mask, or use train_only=False."
         )
-    found: Ints = mask.cpu().numpy().nonzero()[0].astype(np.int64)
-    return found
+    return np.flatnonzero(mask.cpu().numpy())
 
 
 def _split_until(part: Ints, nodes: Ints, *, parts: int, wanted: int) -> Ints:
@@ -236,8 +235,7 @@ def _label_pairs(data: Data) -> Ints:
         row = (label >= 0).nonzero().view(-1)
         column = label[row]
     pairs = torch.stack([torch.cat([nodes, nodes[row]]), torch.cat([torch.zeros_like(nodes), column.long() + 1])])
-    found: Ints = pairs.numpy()
-    return found
+    return np.asarray(pairs)
 
 
 def _counts(part: Ints, nodes: Ints, pairs: Ints) -> Floats:

@@ -184,8 +184,7 @@ def _whole(weight: Floats) -> Ints:
     if weight.sum() <= TOTAL_WEIGHT and bool((weight == np.rint(weight)).all()):
         return weight.astype(np.int64)
     share = weight / weight.sum()  # first to shares: a product of large weights and scale could overflow
-    scaled: Ints = np.rint(np.maximum(1.0, share * min(1000 * len(weight), TOTAL_WEIGHT))).astype(np.int64)
-    return scaled
+    return np.asarray(np.rint(np.maximum(1.0, share * min(1000 * len(weight), TOTAL_WEIGHT))), np.int64)
 
 
 def _cut_with_metis(graph: Any, parts: int, *, seed: int) -> Ints:

@@ -30,8 +30,7 @@ class Pattern:
         array([2])
         """
         num_nodes = len(self.offsets) - 1
-        found: Ints = np.searchsorted(self.rows * num_nodes + self.ids, rows * num_nodes + columns)
-        return found
+        return np.searchsorted(self.rows * num_nodes + self.ids, rows * num_nodes + columns)
 
 
 def pattern_of(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:

@@ -39,8 +39,7 @@ def node_probabilities(ids: Ints, values: Floats, *, num_nodes: int) -> Floats:
     Algorithm 2, "node sampler".
     """
     norms = np.bincount(ids, weights=values**2, minlength=num_nodes).astype(np.float64, copy=False)
-    probabilities: Floats = norms / norms.sum()
-    return probabilities
+    return np.asarray(norms / norms.sum())
 
 
 def edge_probabilities(pairs: Pattern) -> Floats:
@@ -55,9 +54,8 @@ def edge_probabilities(pairs: Pattern) -> Floats:
             "saint-node or saint-walk, or add edges."
         )
     degree = np.bincount(rows, minlength=num_nodes) + np.bincount(ids, minlength=num_nodes)
-    probabilities: Floats = 1 / degree[rows] + 1 / degree[ids]
-    probabilities /= probabilities.sum()
-    return probabilities
+    shares = 1 / degree[rows] + 1 / degree[ids]
+    return np.asarray(shares / shares.sum())
 
 
 def pick(cumulative: Floats, *, count: int, rng: np.random.Generator) -> Ints:
@@ -65,8 +63,7 @@ def pick(cumulative: Floats, *, count: int, rng: np.random.Generator) -> Ints:
     if count < 1:
         raise ValueError(f"Expected the budget of a sampler to be at least 1 (got {count}).")
     height = rng.random(count) * cumulative[-1]  # below the last sum, also after rounding
-    found: Ints = np.searchsorted(cumulative, height, side="right")
-    return found
+    return np.asarray(np.searchsorted(cumulative, height, side="right"))
 
 
 # ---- samplers
@@ -81,9 +78,24 @@ class Sampler:
     reached: int  # nodes that can be drawn
 
     def budget(self, ratio: float, *, generator: Callable[[int], np.random.Generator]) -> int:
-        """Return the budget whose sets hold `ratio` of the nodes on average, or as many as can be drawn."""
-        wanted = min(ratio * self.num_nodes, self.reached)
-        return fitting_budget(self.draw, wanted, most=MOST * self.num_nodes, generator=generator)
+        """Return the least budget, up to about half a percent, whose sets hold `ratio` of the nodes on average.
+
+        Where so many cannot be drawn, it is for as many as can; `generator` gives the generator of a trial, the same
+        for every budget that is tried.
+        """
+
+        def size(budget: int) -> float:
+            """Return how many distinct nodes the sets of a budget have, on average."""
+            return float(np.mean([len(self.draw(budget, generator(trial))) for trial in range(TRIALS)]))
+
+        wanted, most = min(ratio * self.num_nodes, self.reached), MOST * self.num_nodes
+        low, high = 0, 1
+        while high < most and size(high) < wanted:
+            low, high = high, min(2 * high, most)
+        while high - low > 1 + high // PRECISION:
+            middle = (low + high) // 2
+            low, high = (middle, high) if size(middle) < wanted else (low, middle)
+        return high
 
 
 def node_sampler(ids: Ints, values: Floats, *, num_nodes: int) -> Sampler:
@@ -138,29 +150,6 @@ def walks(offsets: Ints, ids: Ints, *, roots: Ints, length: int, rng: np.random.
         now[moving] = ids[offsets[now[moving]] + rng.integers(degree[moving])]
         path.append(now)
     return np.stack(path)
-
-
-def fitting_budget(draw: Draw, wanted: float, *, most: int, generator: Callable[[int], np.random.Generator]) -> int:
-    """Return the least budget, up to about half a percent, whose sets have `wanted` nodes on average; at most `most`.
-
-    Args:
-        draw: the sampler.
-        wanted: number of distinct nodes.
-        most: where the search ends, since with replacement some numbers of nodes are out of reach.
-        generator: gives the generator of a trial; the same for every budget that is tried.
-    """
-
-    def size(budget: int) -> float:
-        """Return how many distinct nodes the sets of a budget have, on average."""
-        return float(np.mean([len(draw(budget, generator(trial))) for trial in range(TRIALS)]))
-
-    low, high = 0, 1
-    while high < most and size(high) < wanted:
-        low, high = high, min(2 * high, most)
-    while high - low > 1 + high // PRECISION:
-        middle = (low + high) // 2
-        low, high = (middle, high) if size(middle) < wanted else (low, middle)
-    return high
 
 
 # ---- counts

@@ -101,13 +101,15 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, *tensors: Tensor) -> Tensor:
         """Return A h, and keep A^T for the gradient; `tensors` as `Sparse.tensors`."""
-        ctx.save_for_backward(*tensors[3:])
-        return multiply(*tensors[:3], h)
+        ids, offsets, values, *transposed = tensors
+        ctx.save_for_backward(*transposed)
+        return multiply(ids, offsets, values, h)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return A^T grad, the gradient in h; A itself is constant."""
-        return multiply(*ctx.saved_tensors, grad), *[None] * 6
+        ids_t, offsets_t, values_t = ctx.saved_tensors
+        return multiply(ids_t, offsets_t, values_t, grad), *[None] * 6
 
 
 @dataclass(frozen=True)
