@@ -20,7 +20,6 @@ WITHOUT = {  # modules that need no example, and why
     "cli.progress": "draws on a terminal",
     "cli.summaries": "draws on a terminal",
     "data.pyg_datasets": "needs a network, or raw files in place",
-    "data.wordnet": "takes many seconds without a cache: examples/quickstart.py shows its use",
     "experiments.page": "reads the folders of a whole comparison",
     "methods.protocol": "says what methods have; runs nothing",
     "methods.sampled_layers": "abstract: methods.neighbour_sampling shows its use",

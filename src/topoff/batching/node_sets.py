@@ -16,17 +16,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from topoff.batching.partition import Announce, Ints, cached_partition, check_method, check_seed, partition
+from topoff.batching.partition import Announce, check_method, check_seed, partition
+from topoff.batching.pattern import Floats, Ints
+from topoff.machine.cache import cache_dir
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
-
-Floats = npt.NDArray[np.float64]
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 600  # default number of parts on a large graph: small enough to balance the classes of batches
@@ -34,14 +32,7 @@ NODES_PER_PART = 50  # parts are not made smaller than this by default
 
 
 def count_batches(ratio: float) -> int:
-    """Return how many batches make an epoch: `round(1 / ratio)`, at least 1.
-
-    Raises:
-        ValueError: `ratio` is not a share of the nodes.
-
-    >>> count_batches(0.1), count_batches(0.7)
-    (10, 1)
-    """
+    """Return how many batches make an epoch: `round(1 / ratio)`, at least 1."""
     if not 0 < ratio <= 1:
         raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
     return max(1, round(1 / ratio))
@@ -66,13 +57,6 @@ class NodeSets:
         train_only: batch the training nodes only; the whole graph is partitioned, training nodes are balanced.
         parts_: (n,) int64 part of every node, after `fit` (method "random" without `parts`: the node itself).
         nodes_: (m,) int64 the nodes that are batched, ascending, after `fit`.
-
-    Example:
-        >>> from torch_geometric.data import Data
-        >>> ring = Data(edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), num_nodes=4)
-        >>> sets = NodeSets(method="random", ratio=0.5).fit(ring)
-        >>> [nodes.numel() for nodes in sets.of(0)]
-        [2, 2]
     """
 
     method: str = "kaminpar"
@@ -108,12 +92,6 @@ class NodeSets:
 
         Raises:
             ValueError: a parameter is out of range, or `data` lacks edges or training nodes.
-
-        Example:
-            >>> from torch_geometric.data import Data
-            >>> pair = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), num_nodes=4)
-            >>> NodeSets(ratio=0.5, parts=2).fit(pair).parts_.bincount().tolist()
-            [2, 2]
         """
         check_method(self.method)
         check_seed(self.seed)
@@ -136,13 +114,6 @@ class NodeSets:
         Raises:
             RuntimeError: `fit` was not called.
             ValueError: `epoch` is negative.
-
-        Example:
-            >>> from torch_geometric.data import Data
-            >>> pair = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), num_nodes=4)
-            >>> sets = NodeSets(ratio=0.5, parts=2, regroup=True).fit(pair)
-            >>> sorted(torch.cat(sets.of(7)).tolist())
-            [0, 1, 2, 3]
         """
         if self.parts_ is None or self.nodes_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before of() (got no parts); call fit(data) first.")
@@ -151,14 +122,7 @@ class NodeSets:
         return self._grouped(self.parts_, self.nodes_.numpy(), epoch=epoch if self.regroup else 0)
 
     def cover(self) -> list[Tensor]:
-        """List as many sets that hold every node of the graph once, with `train_only` too; for exact inference.
-
-        Example:
-            >>> from torch_geometric.data import Data
-            >>> pair = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), num_nodes=4)
-            >>> [nodes.numel() for nodes in NodeSets(ratio=0.5, parts=2).fit(pair).cover()]
-            [2, 2]
-        """
+        """List as many sets that hold every node of the graph once, with `train_only` too; for exact inference."""
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
         return self._grouped(self.parts_, np.arange(self.parts_.numel()), epoch=0)
@@ -168,8 +132,7 @@ class NodeSets:
         # a pair and not a sum: epoch 1 of seed 0 must not repeat epoch 0 of seed 1
         rng = np.random.default_rng([self.seed, epoch])
         part = parts.numpy()[nodes]
-        batch_of_part = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)
-        batch = batch_of_part[part]
+        batch = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)[part]
         order = np.lexsort((nodes, part, batch))
         stops = np.cumsum(np.bincount(batch, minlength=len(self)))[:-1]
         return [torch.from_numpy(piece) for piece in np.split(nodes[order], stops)]
@@ -180,7 +143,7 @@ class NodeSets:
         count = self._number_of_parts(num_nodes)
         if count is None:
             return torch.arange(num_nodes)
-        part = (cached_partition if cache else partition)(
+        part = partition(
             data.edge_index,
             num_nodes,
             parts=count,
@@ -188,6 +151,7 @@ class NodeSets:
             edge_weight=getattr(data, "edge_weight", None),
             seed=self.seed,
             progress=progress,
+            cache=cache_dir() if cache else None,
         )
         return torch.from_numpy(_split_until(part.numpy(), nodes, parts=count, wanted=len(self)))
 
@@ -214,8 +178,7 @@ def _training_nodes(data: Data) -> Ints:
             f"Expected 'data.train_mask' to be a bool mask of shape (n,) with a training node for train_only=True "
             f"(got {came}); set the mask, or use train_only=False."
         )
-    found: Ints = mask.cpu().numpy().nonzero()[0].astype(np.int64)
-    return found
+    return np.flatnonzero(mask.cpu().numpy())
 
 
 def _split_until(part: Ints, nodes: Ints, *, parts: int, wanted: int) -> Ints:
@@ -272,8 +235,7 @@ def _label_pairs(data: Data) -> Ints:
         row = (label >= 0).nonzero().view(-1)
         column = label[row]
     pairs = torch.stack([torch.cat([nodes, nodes[row]]), torch.cat([torch.zeros_like(nodes), column.long() + 1])])
-    found: Ints = pairs.numpy()
-    return found
+    return np.asarray(pairs)
 
 
 def _counts(part: Ints, nodes: Ints, pairs: Ints) -> Floats:

@@ -13,7 +13,6 @@ a node may be in several sets or in none: losses are weighted by how often a tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,11 +70,9 @@ class SampledSets:
         check_seed(self.seed)
         self._num_nodes = int(data.num_nodes or 0)
         self._offsets, self._ids = senders(data.edge_index, self._num_nodes)
-        self._all: Callable[[int], list[Ints]] = self._scopes
         if self.method.startswith("saint"):
             self._sampler = self._saint(data)
             self._budget = self._sampler.budget(self.ratio, generator=lambda trial: self._rng(trial, 6))
-            self._all = self._drawn
         else:
             self._targets = self._outputs(data)
             self.regroup = self.regroup and self.method != "ibmb"  # which draws nothing
@@ -86,23 +83,20 @@ class SampledSets:
         """List the sets of an epoch: int64 node ids, each at most once per set."""
         if self.parts_ is None:
             raise RuntimeError("Expected 'SampledSets' to be fitted before of() (got no graph); call fit(data) first.")
-        return [torch.from_numpy(nodes) for nodes in self._all(epoch if self.regroup else 0)]
+        return [torch.from_numpy(nodes) for nodes in self._drawn(epoch if self.regroup else 0)]
 
     def cover(self) -> list[Tensor]:
         """List as many sets that hold every node once; for exact inference."""
         return list(torch.arange(self._num_nodes).tensor_split(min(len(self), self._num_nodes)))
 
     def _drawn(self, epoch: int) -> list[Ints]:
-        """Draw the sets of GraphSAINT."""
-        return [self._sampler.draw(self._budget, self._rng(epoch, number, 3)) for number in range(len(self))]
-
-    def _scopes(self, epoch: int) -> list[Ints]:
-        """Return groups of training nodes with what is around them."""
-        targets = self._targets
+        """Draw the sets of GraphSAINT, or groups of training nodes with what is around them."""
+        if self.method.startswith("saint"):
+            return [self._sampler.draw(self._budget, self._rng(epoch, number, 3)) for number in range(len(self))]
         if self.method == "ibmb":
-            return ibmb_sets(self._offsets, self._ids, targets, batches=len(self))
+            return ibmb_sets(self._offsets, self._ids, self._targets, batches=len(self))
         rng = self._rng(epoch, 2)
-        groups = np.array_split(rng.permutation(targets), len(self))
+        groups = np.array_split(rng.permutation(self._targets), len(self))
         return shadow_sets(self._offsets, self._ids, groups, fanout=FANOUT, hops=HOPS, rng=rng)
 
     def _outputs(self, data: Data) -> Ints:

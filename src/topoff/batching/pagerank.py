@@ -23,7 +23,7 @@ from torch import Tensor
 
 from topoff.batching.pattern import pattern_of, pointers
 from topoff.batching.samplers import spans
-from topoff.machine.cache import Arrays, cached, content_hash
+from topoff.machine.cache import cached, content_hash
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -50,11 +50,7 @@ class Scopes:
         return Scopes(pointers(np.diff(self.offsets)[rows]), self.ids[positions])
 
     def lists(self) -> list[Ints]:
-        """Return each set as an array.
-
-        >>> Scopes(np.array([0, 2, 3]), np.array([5, 1, 4])).lists()
-        [array([5, 1]), array([4])]
-        """
+        """Return each set as an array."""
         return np.split(self.ids, self.offsets[1:-1])
 
     def owners(self) -> Ints:
@@ -73,10 +69,6 @@ def senders(edge_index: Tensor, num_nodes: int, *, flows: Sequence[str] = ("sour
     """Return who sends messages to whom as CSR: each node's distinct neighbours besides itself, ascending.
 
     With both flows among `flows` (a model that mixes them), an edge counts either way.
-
-    >>> import torch
-    >>> senders(torch.tensor([[0, 0, 2], [1, 1, 2]]), 3)
-    (array([0, 0, 1, 1]), array([0]))
     """
     source, target = edge_index.cpu().numpy()
     pairs = [(target, source) if flow == "source_to_target" else (source, target) for flow in flows]
@@ -109,19 +101,14 @@ def personalized_pagerank(
         alpha: probability that a walk ends at each stop.
         tolerance: see above; by default 0.02 / keep, and 1e-4 where all are kept.
         keep: nodes per root, the root among them; None keeps all that were found.
-
-    Raises:
-        ValueError: a number is out of range.
     """
-    _check_alpha(alpha)
     if keep is not None:
         at_least(1, keep=keep)
     tolerance = tolerance if tolerance is not None else (ENOUGH / keep if keep else 1e-4)
     if not tolerance > 0:
         raise ValueError(f"Expected 'tolerance' to be positive (got {tolerance}); 1e-4 is precise, 1e-3 is fast.")
-    n, degree = len(offsets) - 1, np.diff(offsets)
-    walk = sp.csr_array(((1 - alpha) / np.repeat(degree, degree), ids, offsets), shape=(n, n))
-    enough = tolerance * np.maximum(degree, 1)
+    walk = _walk(offsets, ids, alpha)
+    enough = tolerance * np.maximum(np.diff(offsets), 1)
     pieces = [_best(_pushed(walk, seeds[at : at + ROOTS], alpha, enough), seeds[at : at + ROOTS], keep)
               for at in range(0, len(seeds), ROOTS)]  # fmt: skip
     counts, nodes, scores = (np.concatenate([np.zeros(0, kind), *(piece[field] for piece in pieces)])
@@ -163,14 +150,8 @@ def _best(scores: sp.csr_array, roots: Ints, keep: int | None) -> tuple[Ints, In
 
 def cached_pagerank(offsets: Ints, ids: Ints, seeds: Ints, *, alpha: float, keep: int) -> Ranked:
     """Return what `personalized_pagerank` returns, kept between runs under a hash of all that it depends on."""
-
-    def build() -> Arrays:
-        """Compute the scores, for the cache."""
-        return vars(personalized_pagerank(offsets, ids, seeds, alpha=alpha, keep=keep))
-
-    key = content_hash(REVISION, f"{alpha} {keep} {ENOUGH}", offsets, ids, seeds)
-    stored = cached(f"pagerank-{key}", build)
-    return Ranked(stored["offsets"], stored["ids"], stored["scores"])
+    key = f"pagerank-{content_hash(REVISION, f'{alpha} {keep} {ENOUGH}', offsets, ids, seeds)}"
+    return Ranked(**cached(key, lambda: vars(personalized_pagerank(offsets, ids, seeds, alpha=alpha, keep=keep))))
 
 
 def set_pagerank(
@@ -180,18 +161,10 @@ def set_pagerank(
 
     Power iteration x <- alpha s + (1 - alpha) (D^-1 A)^T x, s = 1 / |set| on the set; what is missing of the total
     after k iterations is (1 - alpha)^k.
-
-    >>> set_pagerank(np.array([0, 1, 2]), np.array([1, 0]), [np.array([0, 1])], iterations=100).round(3).tolist()
-    [[0.5], [0.5]]
-
-    Raises:
-        ValueError: a number is out of range.
     """
-    _check_alpha(alpha)
     at_least(1, iterations=iterations)
-    n, degree = len(offsets) - 1, np.diff(offsets)
-    walk = sp.csr_array(((1 - alpha) / np.repeat(degree, degree), ids, offsets), shape=(n, n)).T.tocsr()
-    start = np.zeros((n, len(sets)))
+    walk = _walk(offsets, ids, alpha).T.tocsr()
+    start = np.zeros((len(offsets) - 1, len(sets)))
     for column, nodes in enumerate(sets):
         start[nodes, column] = alpha / len(nodes)
     scores = start.copy()
@@ -201,16 +174,15 @@ def set_pagerank(
 
 
 def at_least(least: int, **values: int) -> None:
-    """Refuse settings below a bound.
-
-    Raises:
-        ValueError: one of them is.
-    """
+    """Refuse settings below a bound."""
     for name, value in values.items():
         if value < least:
             raise ValueError(f"Expected '{name}' to be at least {least} (got {value}); choose a larger one.")
 
 
-def _check_alpha(alpha: float) -> None:
+def _walk(offsets: Ints, ids: Ints, alpha: float) -> sp.csr_array:
+    """Return (1 - alpha) D^-1 A: where a walk that goes on goes to; (n, n)."""
     if not 0 < alpha < 1:
         raise ValueError(f"Expected 'alpha' to be between 0 and 1 (got {alpha}); 0.15 to 0.25 is usual.")
+    n, degree = len(offsets) - 1, np.diff(offsets)
+    return sp.csr_array(((1 - alpha) / np.repeat(degree, degree), ids, offsets), shape=(n, n))

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from topoff.machine.cache import cached, content_hash
+from topoff.batching.pattern import Floats, Ints
+from topoff.machine.cache import Arrays, cached, content_hash
 
 Announce = Callable[[str], None]  # told in one line what comes next
-Ints = npt.NDArray[np.int64]
 
 PARTITIONERS = ("kaminpar", "metis", "random")
 PACKAGES = {"kaminpar": "kaminpar", "metis": "pymetis", "random": "numpy"}  # whose release decides the parts
@@ -41,6 +40,7 @@ def partition(
     edge_weight: Tensor | None = None,
     seed: int = 0,
     progress: Announce | None = None,
+    cache: str | Path | None = None,
 ) -> Tensor:
     """Give every node a part in 0..parts-1, so that few (or light) edges run between parts.
 
@@ -60,18 +60,14 @@ def partition(
         edge_weight: (E,) finite and non-negative.
         seed: non-negative seed of the partitioner.
         progress: receives a line of text before each stage.
+        cache: folder that keeps the parts between runs, in a file named by a hash of everything they depend on: the
+            edges, the weights, every argument and the release of the partitioner; see `topoff.machine.cache`.
 
     Returns:
         (n,) int64 part of every node, on the CPU.
 
     Raises:
         ValueError: an argument is out of range; the sentence names it and the remedy.
-
-    Example:
-        >>> two_triangles = torch.tensor([[0, 1, 2, 3, 4, 5, 2], [1, 2, 0, 4, 5, 3, 3]])
-        >>> part = partition(two_triangles, 6, parts=2)
-        >>> part[:3].unique().numel(), part[3:].unique().numel()
-        (1, 1)
     """
     check_method(method)
     check_seed(seed)
@@ -81,61 +77,21 @@ def partition(
             f"Expected 'parts' to be between 1 and the number of nodes, {num_nodes} (got {parts}); "
             f"ask for at most {num_nodes} parts."
         )
-    announce = progress or _silent
-    if method == "random":
-        return torch.from_numpy(_balanced(num_nodes, parts)[np.random.default_rng(seed).permutation(num_nodes)])
-    if parts == 1 or parts == num_nodes:
-        return torch.from_numpy(_balanced(num_nodes, parts))
-    announce(f"merging {edge_index.size(1):,} edges into an undirected graph")
-    graph = _undirected(edge_index, num_nodes, edge_weight=edge_weight)
-    if graph.nnz == 0:
-        announce("no edges to cut: contiguous parts")
-        return torch.from_numpy(_balanced(num_nodes, parts))
-    announce(f"partitioning {num_nodes:,} nodes into {parts:,} parts with {method}")
-    cut = _cut_with_metis if method == "metis" else _cut_with_kaminpar
-    return torch.from_numpy(cut(graph, parts, seed=seed % 2**31))
+    announce = progress or (lambda message: None)
+    weight = None if edge_weight is None else edge_weight.detach().cpu().double().numpy()  # numpy has no bfloat16
+    edges = edge_index.detach().cpu().numpy()
 
+    def build() -> Arrays:
+        """Partition anew."""
+        return {"parts": _cut(edges, num_nodes, parts, method=method, weight=weight, seed=seed, announce=announce)}
 
-def cached_partition(
-    edge_index: Tensor,
-    num_nodes: int,
-    *,
-    parts: int,
-    method: str = "kaminpar",
-    edge_weight: Tensor | None = None,
-    seed: int = 0,
-    progress: Announce | None = None,
-    folder: str | Path | None = None,
-) -> Tensor:
-    """Return what `partition` returns, kept between runs in a file named by a hash of everything it depends on.
-
-    That is the edges, the weights, every argument and the release of the partitioner. The folder is by default that of
-    `cache`, whose promises hold: two processes may share it, and a damaged file is built again with a warning.
-
-    Raises:
-        ValueError: an argument is out of range; see `partition`.
-
-    Example:
-        >>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     first, again = (cached_partition(ring, 6, parts=2, folder=folder) for _ in range(2))
-        >>> torch.equal(first, again)
-        True
-    """
-
-    def build() -> dict[str, Ints]:
-        """Partition, for the cache."""
-        part = partition(
-            edge_index, num_nodes, parts=parts, method=method, edge_weight=edge_weight, seed=seed, progress=progress
-        )
-        return {"parts": part.numpy()}
-
-    check_method(method)
-    check_seed(seed)
-    _check_graph(edge_index, num_nodes, edge_weight=edge_weight)
-    (progress or _silent)(f"looking for the parts of {num_nodes:,} nodes in the cache")
-    key = _key(edge_index, edge_weight, method=method, numbers=f"{num_nodes} {parts} {seed}")
-    part = cached(key, build, folder=folder).get("parts")
+    if cache is None:
+        return torch.from_numpy(build()["parts"])
+    announce(f"looking for the parts of {num_nodes:,} nodes in the cache")
+    release = f"{PACKAGES[method]} {version(PACKAGES[method])}"
+    numbers, weights = f"{num_nodes} {parts} {seed}", "unweighted" if weight is None else weight
+    key = f"parts-{content_hash(REVISION, method, release, numbers, edges, weights)}"
+    part = cached(key, build, folder=cache).get("parts")
     if part is None or part.shape != (num_nodes,) or part.dtype != np.int64 or part.min() < 0 or part.max() >= parts:
         warnings.warn(
             f"Expected the cache file {key}.npz to hold {num_nodes} parts from 0 to {parts - 1} (got something else); "
@@ -147,11 +103,22 @@ def cached_partition(
     return torch.from_numpy(part)
 
 
-def _key(edge_index: Tensor, edge_weight: Tensor | None, *, method: str, numbers: str) -> str:
-    """Name a partition by all that decides it."""
-    release = f"{PACKAGES[method]} {version(PACKAGES[method])}"
-    weight = "unweighted" if edge_weight is None else _weights(edge_weight)
-    return f"parts-{content_hash(REVISION, method, release, numbers, edge_index.detach().cpu().numpy(), weight)}"
+def _cut(
+    edges: Ints, num_nodes: int, parts: int, *, method: str, weight: Floats | None, seed: int, announce: Announce
+) -> Ints:
+    """Return the part of every node; (n,)."""
+    contiguous = np.arange(num_nodes, dtype=np.int64) * parts // num_nodes  # sizes differ by at most 1
+    if method == "random":
+        return contiguous[np.random.default_rng(seed).permutation(num_nodes)]
+    if parts == 1 or parts == num_nodes:
+        return contiguous
+    announce(f"merging {edges.shape[1]:,} edges into an undirected graph")
+    graph = _undirected(edges, num_nodes, weight=weight)
+    if graph.nnz == 0:
+        announce("no edges to cut: contiguous parts")
+        return contiguous
+    announce(f"partitioning {num_nodes:,} nodes into {parts:,} parts with {method}")
+    return (_cut_with_metis if method == "metis" else _cut_with_kaminpar)(graph, parts, seed=seed % 2**31)
 
 
 def check_method(method: str) -> None:
@@ -196,21 +163,12 @@ def _check_graph(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | No
         )
 
 
-def _silent(message: str) -> None:
-    """Announce nothing."""
-
-
-def _balanced(num_nodes: int, parts: int) -> Ints:
-    """Cut 0..n-1 into contiguous parts whose sizes differ by at most 1."""
-    return np.arange(num_nodes, dtype=np.int64) * parts // num_nodes
-
-
-def _undirected(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | None) -> Any:
+def _undirected(edges: Ints, num_nodes: int, *, weight: Floats | None) -> Any:
     """Build the symmetric CSR matrix without diagonal; integer weights, all 1 where they are all equal."""
     from scipy.sparse import coo_array
 
-    source, target = edge_index.detach().cpu().numpy()
-    weight = np.ones(len(source)) if edge_weight is None else _weights(edge_weight)
+    source, target = edges
+    weight = np.ones(len(source)) if weight is None else weight
     keep = (source != target) & (weight > 0)
     directed = coo_array((weight[keep], (source[keep], target[keep])), shape=(num_nodes, num_nodes)).tocsr()
     graph = (directed + directed.T).tocsr()
@@ -219,21 +177,14 @@ def _undirected(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | Non
     return graph
 
 
-def _weights(edge_weight: Tensor) -> npt.NDArray[np.float64]:
-    """Return the weights as an array; by way of float64, because numpy has no bfloat16."""
-    weight: npt.NDArray[np.float64] = edge_weight.detach().cpu().double().numpy()
-    return weight
-
-
-def _whole(weight: npt.NDArray[np.float64]) -> Ints:
+def _whole(weight: Floats) -> Ints:
     """Scale positive weights to positive integers: 1 if all are equal, else a mean of 1000 within TOTAL_WEIGHT."""
     if not len(weight) or weight.min() == weight.max():
         return np.ones(len(weight), dtype=np.int64)
     if weight.sum() <= TOTAL_WEIGHT and bool((weight == np.rint(weight)).all()):
         return weight.astype(np.int64)
     share = weight / weight.sum()  # first to shares: a product of large weights and scale could overflow
-    scaled: Ints = np.rint(np.maximum(1.0, share * min(1000 * len(weight), TOTAL_WEIGHT))).astype(np.int64)
-    return scaled
+    return np.asarray(np.rint(np.maximum(1.0, share * min(1000 * len(weight), TOTAL_WEIGHT))), np.int64)
 
 
 def _cut_with_metis(graph: Any, parts: int, *, seed: int) -> Ints:

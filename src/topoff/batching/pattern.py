@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,11 @@ class Pattern:
         array([2])
         """
         num_nodes = len(self.offsets) - 1
-        found: Ints = np.searchsorted(self.rows * num_nodes + self.ids, rows * num_nodes + columns)
-        return found
+        return np.searchsorted(self.rows * num_nodes + self.ids, rows * num_nodes + columns)
 
 
 def pattern_of(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:
-    """Sort pairs by row; duplicates become one, self-loops go.
-
-    >>> pattern_of(np.array([2, 0, 2, 1]), np.array([1, 2, 1, 1]), num_nodes=3).ids
-    array([2, 1])
-    """
+    """Sort pairs by row; duplicates become one, self-loops go."""
     others = rows != columns
     keys = np.unique(rows[others].astype(np.int64) * num_nodes + columns[others])
     counts = np.bincount(keys // max(1, num_nodes), minlength=num_nodes)
@@ -46,11 +42,7 @@ def pattern_of(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:
 
 
 def undirected(rows: Ints, columns: Ints, *, num_nodes: int) -> Pattern:
-    """Return the pairs that are joined in some direction, each once, the smaller node as the row.
-
-    >>> undirected(np.array([2, 0, 1]), np.array([0, 2, 0]), num_nodes=3).ids
-    array([1, 2])
-    """
+    """Return the pairs that are joined in some direction, each once, the smaller node as the row."""
     return pattern_of(np.minimum(rows, columns), np.maximum(rows, columns), num_nodes=num_nodes)
 
 

@@ -37,26 +37,15 @@ def node_probabilities(ids: Ints, values: Floats, *, num_nodes: int) -> Floats:
     """Return P(u), proportional to ||A[:, u]||^2, for a normalised adjacency A of (nnz,) columns and values; (n,).
 
     Algorithm 2, "node sampler".
-
-    >>> node_probabilities(np.array([0, 1, 1]), np.array([1.0, 1.0, 2.0]), num_nodes=3).round(2)
-    array([0.17, 0.83, 0.  ])
     """
     norms = np.bincount(ids, weights=values**2, minlength=num_nodes).astype(np.float64, copy=False)
-    probabilities: Floats = norms / norms.sum()
-    return probabilities
+    return np.asarray(norms / norms.sum())
 
 
 def edge_probabilities(pairs: Pattern) -> Floats:
     """Return p_uv, proportional to 1 / deg(u) + 1 / deg(v), of every pair of `undirected`; (m,).
 
     Algorithm 2, "edge sampler". The degree counts the nodes that a node is joined with, in either direction.
-
-    Raises:
-        ValueError: there is no pair.
-
-    >>> from topoff.batching.pattern import undirected
-    >>> edge_probabilities(undirected(np.array([0, 0, 2]), np.array([1, 2, 3]), num_nodes=4)).round(2)
-    array([0.38, 0.25, 0.38])
     """
     rows, ids, num_nodes = pairs.rows, pairs.ids, len(pairs.offsets) - 1
     if not len(ids):
@@ -65,25 +54,16 @@ def edge_probabilities(pairs: Pattern) -> Floats:
             "saint-node or saint-walk, or add edges."
         )
     degree = np.bincount(rows, minlength=num_nodes) + np.bincount(ids, minlength=num_nodes)
-    probabilities: Floats = 1 / degree[rows] + 1 / degree[ids]
-    probabilities /= probabilities.sum()
-    return probabilities
+    shares = 1 / degree[rows] + 1 / degree[ids]
+    return np.asarray(shares / shares.sum())
 
 
 def pick(cumulative: Floats, *, count: int, rng: np.random.Generator) -> Ints:
-    """Draw places with replacement, by the cumulative sums of their probabilities; (count,).
-
-    Raises:
-        ValueError: `count`, a budget, is less than 1.
-
-    >>> pick(np.array([0.0, 1.0, 1.0]), count=3, rng=np.random.default_rng(0))
-    array([1, 1, 1])
-    """
+    """Draw places with replacement, by the cumulative sums of their probabilities; (count,)."""
     if count < 1:
         raise ValueError(f"Expected the budget of a sampler to be at least 1 (got {count}).")
     height = rng.random(count) * cumulative[-1]  # below the last sum, also after rounding
-    found: Ints = np.searchsorted(cumulative, height, side="right")
-    return found
+    return np.asarray(np.searchsorted(cumulative, height, side="right"))
 
 
 # ---- samplers
@@ -98,17 +78,28 @@ class Sampler:
     reached: int  # nodes that can be drawn
 
     def budget(self, ratio: float, *, generator: Callable[[int], np.random.Generator]) -> int:
-        """Return the budget whose sets hold `ratio` of the nodes on average, or as many as can be drawn."""
-        wanted = min(ratio * self.num_nodes, self.reached)
-        return fitting_budget(self.draw, wanted, most=MOST * self.num_nodes, generator=generator)
+        """Return the least budget, up to about half a percent, whose sets hold `ratio` of the nodes on average.
+
+        Where so many cannot be drawn, it is for as many as can; `generator` gives the generator of a trial, the same
+        for every budget that is tried.
+        """
+
+        def size(budget: int) -> float:
+            """Return how many distinct nodes the sets of a budget have, on average."""
+            return float(np.mean([len(self.draw(budget, generator(trial))) for trial in range(TRIALS)]))
+
+        wanted, most = min(ratio * self.num_nodes, self.reached), MOST * self.num_nodes
+        low, high = 0, 1
+        while high < most and size(high) < wanted:
+            low, high = high, min(2 * high, most)
+        while high - low > 1 + high // PRECISION:
+            middle = (low + high) // 2
+            low, high = (middle, high) if size(middle) < wanted else (low, middle)
+        return high
 
 
 def node_sampler(ids: Ints, values: Floats, *, num_nodes: int) -> Sampler:
-    """Draw nodes with replacement by `node_probabilities`.
-
-    >>> node_sampler(np.array([0, 2]), np.ones(2), num_nodes=3).draw(40, np.random.default_rng(0))
-    array([0, 2])
-    """
+    """Draw nodes with replacement by `node_probabilities`."""
     cumulative = np.cumsum(node_probabilities(ids, values, num_nodes=num_nodes))
     return Sampler(lambda budget, rng: np.unique(pick(cumulative, count=budget, rng=rng)), num_nodes, num_nodes)
 
@@ -116,12 +107,7 @@ def node_sampler(ids: Ints, values: Floats, *, num_nodes: int) -> Sampler:
 def edge_sampler(pairs: Pattern) -> Sampler:
     """Draw pairs of `undirected` with replacement by `edge_probabilities`, and return their nodes.
 
-    Raises:
-        ValueError: there is no pair.
-
-    >>> from topoff.batching.pattern import undirected
-    >>> edge_sampler(undirected(np.array([2]), np.array([1]), num_nodes=4)).draw(1, np.random.default_rng(0))
-    array([1, 2])
+    Raises ValueError where there is no pair.
     """
     rows, ids = pairs.rows, pairs.ids
     cumulative = np.cumsum(edge_probabilities(pairs))
@@ -166,33 +152,6 @@ def walks(offsets: Ints, ids: Ints, *, roots: Ints, length: int, rng: np.random.
     return np.stack(path)
 
 
-def fitting_budget(draw: Draw, wanted: float, *, most: int, generator: Callable[[int], np.random.Generator]) -> int:
-    """Return the least budget, up to about half a percent, whose sets have `wanted` nodes on average; at most `most`.
-
-    Args:
-        draw: the sampler.
-        wanted: number of distinct nodes.
-        most: where the search ends, since with replacement some numbers of nodes are out of reach.
-        generator: gives the generator of a trial; the same for every budget that is tried.
-
-    >>> uniform = node_sampler(np.arange(100), np.ones(100), num_nodes=100)
-    >>> fitting_budget(uniform.draw, 50, most=6400, generator=np.random.default_rng)
-    70
-    """
-
-    def size(budget: int) -> float:
-        """Return how many distinct nodes the sets of a budget have, on average."""
-        return float(np.mean([len(draw(budget, generator(trial))) for trial in range(TRIALS)]))
-
-    low, high = 0, 1
-    while high < most and size(high) < wanted:
-        low, high = high, min(2 * high, most)
-    while high - low > 1 + high // PRECISION:
-        middle = (low + high) // 2
-        low, high = (middle, high) if size(middle) < wanted else (low, middle)
-    return high
-
-
 # ---- counts
 
 
@@ -206,13 +165,7 @@ class Counts:
 
 
 def count(sets: Iterable[Ints], pattern: Pattern) -> Counts:
-    """Count in how many sets each node is, and both ends of each pair of a pattern.
-
-    >>> from topoff.batching.pattern import undirected
-    >>> pair = undirected(np.array([0, 1]), np.array([1, 2]), num_nodes=3)
-    >>> count([np.array([0, 1]), np.array([0, 2]), np.array([0, 1, 2])], pair)
-    Counts(samples=3, nodes=array([3, 2, 2]), pairs=array([2, 1]))
-    """
+    """Count in how many sets each node is, and both ends of each pair of a pattern."""
     num_nodes = len(pattern.offsets) - 1
     samples, nodes, pairs = 0, np.zeros(num_nodes, dtype=np.int64), np.zeros(len(pattern.ids), dtype=np.int64)
     inside = np.zeros(num_nodes, dtype=bool)
@@ -241,11 +194,7 @@ def spans(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def some_of(offsets: Ints, nodes: Ints, *, fanout: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Choose up to `fanout` entries of each row without replacement; return their positions, and whose they are.
-
-    >>> some_of(np.array([0, 2, 2, 5]), np.array([1, 0]), fanout=3, rng=np.random.default_rng(0))
-    (array([0, 1]), array([1, 1]))
-    """
+    """Choose up to `fanout` entries of each row without replacement; return their positions, and whose they are."""
     count = offsets[nodes + 1] - offsets[nodes]
     few, many = np.flatnonzero(count <= fanout), np.flatnonzero(count > fanout)
     positions, row = spans(offsets, nodes[few])
@@ -257,9 +206,6 @@ def subsets(sizes: Ints, count: int, rng: np.random.Generator) -> Ints:
     """Draw `count` distinct numbers below each size, every subset equally likely (Floyd's algorithm, all rows at once).
 
     The cost does not depend on the sizes, each of which is at least `count`; (r,) -> (r, count).
-
-    >>> subsets(np.array([3, 10**12]), 3, np.random.default_rng(0)).shape
-    (2, 3)
     """
     picked = np.empty((count if len(sizes) else 0, len(sizes)), dtype=np.int64)
     for number, share in enumerate(rng.random(picked.shape)):

@@ -25,13 +25,6 @@ def k_hop(offsets: Ints, ids: Ints, roots: Ints, *, hops: int, fanout: int, rng:
     """Return each root's sampled k-hop set: at most `fanout` neighbours, without replacement, of every node reached.
 
     A node is gone on from once, in the hop after it was reached. The sets hold the root first, then ascending ids.
-
-    >>> rng = np.random.default_rng(0)
-    >>> k_hop(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1]), np.array([2]), hops=1, fanout=5, rng=rng).lists()
-    [array([2, 1])]
-
-    Raises:
-        ValueError: `hops` is negative or `fanout` is not positive.
     """
     at_least(0, hops=hops)
     at_least(1, fanout=fanout)
@@ -53,9 +46,6 @@ def merged(ranked: Ranked, outputs: Ints, *, batches: int) -> list[Ints]:
     Pairs of outputs are taken by descending score, ppr(u, v) + ppr(v, u); the groups of both are merged where the
     result has at most len(outputs) // batches nodes. The largest groups, as many as batches, stay whole; the others
     fill them up one after the other, so that sizes differ by at most 1.
-
-    Raises:
-        ValueError: `batches` is not between 1 and the number of outputs.
     """
     if not 1 <= batches <= len(outputs):
         raise ValueError(

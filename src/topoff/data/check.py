@@ -1,6 +1,7 @@
 """Check a graph: what passes is a plain, valid `Data`."""
 
 import copy
+import itertools
 from typing import Any, NoReturn
 
 import torch
@@ -34,11 +35,7 @@ def check(data: Data) -> Data:
 
 
 def check_graph(data: Data) -> Data:
-    """Return a validated copy of `data` as `check` does, but ask for no labels and no masks; for prediction.
-
-    >>> check_graph(Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]))).num_nodes
-    2
-    """
+    """Return a validated copy of `data` as `check` does, but ask for no labels and no masks; for prediction."""
     if not isinstance(data, Data):
         refuse_type(data)
     if "adj_t" in data:
@@ -60,12 +57,7 @@ def check_graph(data: Data) -> Data:
 def row_normalized(data: Data) -> Data:
     """Return the graph with the features of every node divided by their sum; rows of zeros stay.
 
-    Raises:
-        ValueError: negative features.
-
-    >>> row_normalized(Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))).x
-    tensor([[0.2500, 0.7500],
-            [0.0000, 0.0000]])
+    Raises ValueError for negative features.
     """
     if bool((data.x < 0).any()):
         least = f"{float(data.x.min()):.3g}"
@@ -141,11 +133,10 @@ def _check_mask(name: str, value: Any, n: int) -> Tensor:
 
 
 def _check_disjoint(data: Data) -> None:
-    for first, second in ((0, 1), (0, 2), (1, 2)):
-        both = int((data[MASKS[first]] & data[MASKS[second]]).sum())
-        if both:
+    for first, second in itertools.combinations(MASKS, 2):
+        if both := int((data[first] & data[second]).sum()):
             remedy = "give each node to one of them"
-            refuse(f"'{MASKS[first]}' and '{MASKS[second]}' not to overlap", f"{both} common nodes", remedy)
+            refuse(f"'{first}' and '{second}' not to overlap", f"{both} common nodes", remedy)
     if not data.train_mask.any():
         refuse("'train_mask' to hold a node", "no training nodes", "set it where nodes with labels are to be learnt")
 

@@ -19,6 +19,8 @@ from topoff.data.check import refuse
 
 Column = Any  # a pyarrow.Array of large_string, int64 or float64
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 STRING = pa.large_string()
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")  # how a missing value is written, but not in ids
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -33,14 +35,6 @@ class Table:
     path: Path
     columns: dict[str, Column]
     rows: int
-
-
-def find_table(folder: Path, name: str) -> Path | None:
-    """Return the path of `name`.csv or `name`.parquet in a folder, None where there is neither; refuse both."""
-    found = [path for path in (folder / f"{name}.csv", folder / f"{name}.parquet") if path.is_file()]
-    if len(found) > 1:
-        refuse(f"one table of {name} in {folder}", f"{found[0].name} and {found[1].name}", "remove one of them")
-    return found[0] if found else None
 
 
 def read_table(path: Path) -> Table:
@@ -92,20 +86,13 @@ def as_strings(column: Column) -> Column:
 
 def as_numbers(column: Column) -> Floats | None:
     """Return float64 (n,) with NaN for missing values, or None where a known value is no number."""
-    kind = pa.float64()
-    numbers = parsed(known_strings(column), kind) if is_strings(column) else column.cast(kind, safe=False)
-    if numbers is None:
-        return None
-    values: Floats = numbers.to_numpy(zero_copy_only=False)
-    return values
+    strings = is_strings(column)
+    numbers = parsed(known_strings(column), pa.float64()) if strings else column.cast(pa.float64(), safe=False)
+    return None if numbers is None else numbers.to_numpy(zero_copy_only=False)
 
 
 def parsed(strings: Column, kind: Any) -> Column | None:
-    """Return strings as numbers of a pyarrow type, or None where one of them is none.
-
-    >>> parsed(pa.array(["1", "2"], STRING), pa.int64()).to_pylist(), parsed(pa.array(["1", "b"], STRING), pa.int64())
-    ([1, 2], None)
-    """
+    """Return strings as numbers of a pyarrow type, or None where one of them is none."""
     try:
         strings.slice(0, 1000).cast(kind)  # first: pyarrow writes a sentence about each failure, a million of them
         return strings.cast(kind)
@@ -119,18 +106,47 @@ def finite_numbers(table: Table, name: str) -> Floats:
     if values is None:
         first = int(np.argmin(looks_numeric(table.columns[name])))
         refuse_value(table, name, first, expected="to hold numbers", remedy="write a number, or nothing where unknown")
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        remedy = "replace it, or leave it empty"
-        refuse_value(table, name, int(infinite[0]), expected="to hold finite numbers", remedy=remedy)
+    remedy = "replace it, or leave it empty"
+    refuse_first(table, name, np.isinf(values), expected="to hold finite numbers", remedy=remedy)
     return values
 
 
-def looks_numeric(column: Column) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def looks_numeric(column: Column) -> Bools:
     """Return (n,) bool: which strings are numbers or missing."""
-    alike = pc.match_substring_regex(known_strings(column), NUMBER)
-    numeric: np.ndarray[Any, np.dtype[np.bool_]] = pc.fill_null(alike, fill_value=True).to_numpy(zero_copy_only=False)
-    return numeric
+    return np.asarray(pc.fill_null(pc.match_substring_regex(known_strings(column), NUMBER), fill_value=True), bool)
+
+
+def is_null(column: Column) -> Bools:
+    """Return (n,) bool: where nothing is given; strings that stand for a missing value count after `as_strings`."""
+    return np.asarray(column.is_null(), bool)
+
+
+def places_in(known: Column, column: Column) -> Ints:
+    """Return int64 (n,) where in `known` each value of a column is, -1 where it is not."""
+    return np.asarray(pc.fill_null(pc.index_in(column, value_set=known), -1), np.int64)
+
+
+def codes_of(table: Table, name: str, strings: Column, known: list[str], *, expected: str, remedy: str) -> Ints:
+    """Return int64 (n,) the place of each string of a column among the known ones, -1 where null; refuse others."""
+    places = places_in(pa.array(known, STRING), strings)
+    refuse_first(table, name, (places < 0) & ~is_null(strings), expected=expected, remedy=remedy)
+    return places
+
+
+def as_ids(table: Table, name: str) -> Column:
+    """Return a column of ids as int64 where every id is the plain spelling of an integer, else as strings."""
+    column = table.columns[name]
+    remedy = "fill it in or remove the row"
+    refuse_first(table, name, is_null(column), expected="to hold an id in every row", remedy=remedy)
+    strings = column if is_strings(column) else as_strings(column)
+    whole = parsed(strings, pa.int64())
+    return whole if whole is not None and whole.cast(STRING).equals(strings) else strings
+
+
+def refuse_first(table: Table, name: str, wrong: Bools, *, expected: str, remedy: str) -> None:
+    """Raise ValueError in one sentence about the first value that is `wrong`, (n,); none may be."""
+    if wrong.any():
+        refuse_value(table, name, int(wrong.argmax()), expected=expected, remedy=remedy)
 
 
 def refuse_value(table: Table, name: str, row: int, *, expected: str, remedy: str) -> NoReturn:
@@ -138,6 +154,18 @@ def refuse_value(table: Table, name: str, row: int, *, expected: str, remedy: st
     value = table.columns[name][row].as_py()
     got = "nothing" if value is None else f"'{value}'"
     refuse(f"the column '{name}' of {table.path} {expected}", f"{got} in data row {row + 1}", remedy)
+
+
+def refuse_mixed(table: Table, name: str) -> None:
+    """Refuse a column of numbers with a few strings in it: almost always a typing error, or a missing value."""
+    if not is_strings(table.columns[name]):
+        return
+    numeric = looks_numeric(table.columns[name])
+    numbers, strings = int((numeric & ~is_null(as_strings(table.columns[name]))).sum()), int((~numeric).sum())
+    if numbers > strings:
+        expected = f"to hold either numbers or strings, not {numbers} numbers and {strings} strings"
+        remedy = "correct it, or leave it empty where the value is unknown"
+        refuse_first(table, name, ~numeric, expected=expected, remedy=remedy)
 
 
 def _plain(column: Any, *, name: str, path: Path) -> Column:

@@ -41,32 +41,17 @@ def describe(data: Data) -> Description:
     labels that say nothing about edges, whatever the number and the sizes of the classes.
 
     Raises ValueError or TypeError, as `topoff.data.check.check` does.
-
-    >>> mask = torch.tensor([True, True, False])
-    >>> alone = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 1]),
-    ...              train_mask=mask, val_mask=~mask, test_mask=mask & ~mask)
-    >>> describe(alone).warnings[0]
-    'Isolated nodes get no messages (1 of 3 nodes): give them edges, or trust their features.'
     """
     data = check(data).cpu()
-    homophily, adjusted = _homophily(data.edge_index, data.y)
-    found = Description(
-        **_structure(data),
-        homophily=homophily,
-        adjusted_homophily=adjusted,
-        **_labels(data),
-        features=_features(data.x),
-        memory=_memory(data),
-    )
+    edges = [data[name] for name in ("edge_index", "edge_weight", "edge_attr") if data.get(name) is not None]
+    memory = {"x": data.x.nbytes, "edges": sum(values.nbytes for values in edges)}
+    graph = _structure(data) | _homophily(data.edge_index, data.y) | _labels(data)
+    found = Description(**graph, features=_features(data.x), memory=memory)
     return replace(found, warnings=list_warnings(found))
 
 
 def degree_histogram(degrees: Tensor) -> dict[str, list[int]]:
-    """Count degrees (n,) in bins 0, 1, 2-3, 4-7, ...: bin i holds edges[i] <= degree < edges[i + 1].
-
-    >>> degree_histogram(torch.tensor([0, 1, 1, 2, 3, 4]))
-    {'edges': [0, 1, 2, 4, 8], 'counts': [1, 2, 2, 1]}
-    """
+    """Count degrees (n,) in bins 0, 1, 2-3, 4-7, ...: bin i holds edges[i] <= degree < edges[i + 1]."""
     top = int(degrees.max()) if degrees.numel() else 0
     edges = [0, *(2**power for power in range(top.bit_length() + 1))]  # the last one is above every degree
     return {"edges": edges, "counts": np.histogram(degrees.cpu().numpy(), bins=edges)[0].tolist()}
@@ -90,14 +75,14 @@ def _structure(data: Data) -> dict[str, Any]:
     loops = source == target
     heard = np.bincount(target[~loops], minlength=n)
     incoming = np.bincount(target, minlength=n)
-    weight = data.get("edge_weight")
+    weight, attr = data.get("edge_weight"), data.get("edge_attr")
     return {
         "nodes": n,
         "edges": edges,
         "undirected": undirected,
         "weighted": weight is not None,
         "negative_weights": 0 if weight is None else int((weight < 0).sum()),
-        "edge_features": _width(data.get("edge_attr")),
+        "edge_features": 0 if attr is None else math.prod(attr.shape[1:]),
         "self_loops": int(loops.sum()),
         "duplicates": edges - int(matrix.nnz),
         "isolated": int((heard + np.bincount(source[~loops], minlength=n) == 0).sum()),
@@ -110,33 +95,26 @@ def _structure(data: Data) -> dict[str, Any]:
     }
 
 
-def _width(values: Tensor | None) -> int:
-    """Count the features of an edge."""
-    if values is None:
-        return 0
-    return math.prod(values.shape[1:])
-
-
 def _degrees(degrees: Ints) -> Degrees:
-    return Degrees(
-        min=int(degrees.min()), median=float(np.median(degrees)), mean=float(degrees.mean()), max=int(degrees.max())
-    )
+    return Degrees(int(degrees.min()), float(np.median(degrees)), float(degrees.mean()), int(degrees.max()))
 
 
-def _homophily(edge_index: Tensor, y: Tensor) -> tuple[float | None, float | None]:
+def _homophily(edge_index: Tensor, y: Tensor) -> dict[str, float | None]:
     """Return the edge homophily and the adjusted one (Platonov et al., 2023); none where they are not defined."""
+    undefined: dict[str, float | None] = {"homophily": None, "adjusted_homophily": None}
     if y.dim() != 1 or y.is_floating_point():
-        return None, None
+        return undefined
     source, target = edge_index[:, edge_index[0] != edge_index[1]]
     of_source, of_target = y[source], y[target]
     known = (of_source >= 0) & (of_target >= 0)
     of_source, of_target = of_source[known], of_target[known]
     if not len(of_source):
-        return None, None
+        return undefined
     same = float((of_source == of_target).double().mean())
     ends = torch.bincount(torch.cat([of_source, of_target])).double() / (2 * len(of_source))
     expected = float(ends.square().sum())
-    return same, (same - expected) / (1 - expected) if int((ends > 0).sum()) > 1 else None
+    adjusted = (same - expected) / (1 - expected) if int((ends > 0).sum()) > 1 else None
+    return {"homophily": same, "adjusted_homophily": adjusted}
 
 
 # ---- the labels
@@ -157,10 +135,7 @@ def _labels(data: Data) -> dict[str, Any]:
     names = _class_names(data, y.size(1) if several else int(y.max()) + 1)
     all_of = {"count": torch.ones_like(masks["train"]), **masks}
     columns = {key: _occurrences(y[mask], len(names)) for key, mask in all_of.items()}
-    classes = [
-        ClassCount(name, **{key: column[number] for key, column in columns.items()})
-        for number, name in enumerate(names)
-    ]
+    classes = [ClassCount(name, *counts) for name, *counts in zip(names, *columns.values(), strict=True)]
     balance, majority = (None, None) if several else _balance(columns["train"])
     return {
         "task": "multilabel" if several else "binary" if len(names) == 2 else "classes",
@@ -218,9 +193,3 @@ def _features(x: Tensor) -> Features:
         constant=x.size(1) - len(varies),
         scale_ratio=min(float(std.max() / std.min().clamp(min=tiniest)), greatest),
     )
-
-
-def _memory(data: Data) -> dict[str, int]:
-    """Count the bytes of the features and of the edges."""
-    edges = [data[name] for name in ("edge_index", "edge_weight", "edge_attr") if data.get(name) is not None]
-    return {"x": data.x.nbytes, "edges": sum(values.nbytes for values in edges)}

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-# ---- the edges
-
-
 def without_self_loops(data: Data) -> Data:
     """Return the graph without edges from a node to itself; weights and features of the others stay theirs."""
     keep = data.edge_index[0] != data.edge_index[1]
@@ -52,17 +49,17 @@ def merge_edges(data: Data, *, undirected: bool) -> Data:
     if undirected:
         source, target = np.minimum(source, target), np.maximum(source, target)
     key, inverse = np.unique(source * n + target, return_inverse=True)
-    weight = None if data.get("edge_weight") is None else _merged(data.edge_weight.numpy(), inverse, count=len(key))
+    weighted = data.get("edge_weight") is not None
+    weight = _merged(data.edge_weight.numpy() if weighted else np.ones(len(source)), inverse, count=len(key))
     ends = np.stack(np.divmod(key, n)) if len(key) else np.zeros((2, 0), dtype=np.int64)
     if undirected:
         between = ends[0] != ends[1]
-        ends = np.concatenate([ends, ends[::-1, between]], axis=1)
-        weight = None if weight is None else np.concatenate([weight, weight[between]])
+        ends, weight = np.hstack([ends, ends[::-1, between]]), np.hstack([weight, weight[between]])
         order = np.lexsort((ends[1], ends[0]))
-        ends, weight = ends[:, order], None if weight is None else weight[order]
+        ends, weight = ends[:, order], weight[order]
     out = copy.copy(data)
     out.edge_index = torch.from_numpy(np.ascontiguousarray(ends))
-    if weight is not None:
+    if weighted:
         out.edge_weight = torch.from_numpy(weight)
     return out
 

@@ -10,20 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from topoff.data.check import refuse
-from topoff.data.columns import (
-    STRING,
-    Column,
-    Table,
-    as_numbers,
-    as_strings,
-    finite_numbers,
-    is_strings,
-    looks_numeric,
-    refuse_value,
-)
+from topoff.data.columns import STRING, Table, as_numbers, as_strings, finite_numbers, is_null, places_in, refuse_mixed
 
 # JSON: name, kind (number; words: a column of strings; gaps: whether there is a value),
 # mean, std, categories, other, missing
@@ -40,14 +29,8 @@ def fit_columns(table: Table, names: Sequence[str]) -> tuple[list[Entry], list[s
     """Choose how each column is encoded; return one entry for each that is kept, and a sentence on each.
 
     Raises ValueError for a column that mixes numbers and strings, and for infinite numbers.
-
-    >>> from pathlib import Path
-    >>> strings = pa.array(["red", "blue", "red"], STRING)
-    >>> fit_columns(Table(Path("nodes.csv"), {"colour": strings}, 3), ["colour"])[0]
-    [{'name': 'colour', 'kind': 'words', 'categories': ['blue', 'red'], 'other': False, 'missing': False}]
     """
-    entries: list[Entry] = []
-    notes: list[str] = []
+    entries, notes = [], []
     alike: dict[str, list[str]] = {NUMBERS: [], CONSTANT: [], EMPTY: [], DIFFERENT: []}
     for name in names:
         numeric = as_numbers(table.columns[name]) is not None
@@ -76,12 +59,10 @@ def encode_columns(table: Table, entries: Sequence[Entry]) -> tuple[np.ndarray[A
     missing = [entry["name"] for entry in entries if entry["name"] not in table.columns]
     if missing:
         got = f"no {', '.join(missing)}, but {', '.join(table.columns)}"
-        refuse(
-            f"{table.path} to have the feature columns of the first table", got, "add them; empty values are allowed"
-        )
+        expected = f"{table.path} to have the feature columns of the first table"
+        refuse(expected, got, "add them; empty values are allowed")
     x = np.zeros((table.rows, sum(_width(entry) for entry in entries)), dtype=np.float32)
-    notes: list[str] = []
-    start = 0
+    notes, start = [], 0
     for entry in entries:
         block = x[:, start : start + _width(entry)]
         notes += (_encode_strings if entry["kind"] == "words" else _encode_numbers)(table, entry, block)
@@ -125,22 +106,18 @@ def _fit_numbers(table: Table, name: str) -> tuple[Entry | None, str]:
 
 def _fit_constant(name: str, value: str, *, missing: int, rows: int) -> tuple[Entry | None, str]:
     """Leave out a column with one value, unless it is missing somewhere: then whether it is given is the feature."""
-    if missing == 0:
-        return None, CONSTANT
     note = f"{missing} of {rows} missing, else always {value}; kept to mark missing values"
-    return {"name": name, "kind": "gaps"}, note
+    return ({"name": name, "kind": "gaps"}, note) if missing else (None, CONSTANT)
 
 
 def _fit_strings(table: Table, name: str) -> tuple[Entry | None, str]:
     """Choose for a column of strings: its most frequent ones, or nothing."""
-    if is_strings(table.columns[name]):
-        _refuse_mixture(table, name)
+    refuse_mixed(table, name)
     strings = as_strings(table.columns[name])
     known = strings.drop_null()
     counts = known.value_counts()
-    order = pa.table({"string": counts.field(0), "count": counts.field(1)}).sort_by(
-        [("count", "descending"), ("string", "ascending")]
-    )
+    found = pa.table({"string": counts.field(0), "count": counts.field(1)})
+    order = found.sort_by([("count", "descending"), ("string", "ascending")])
     missing, distinct = table.rows - len(known), order.num_rows
     if distinct == 1:
         return _fit_constant(name, f"'{order['string'][0]}'", missing=missing, rows=table.rows)
@@ -154,17 +131,6 @@ def _fit_strings(table: Table, name: str) -> tuple[Entry | None, str]:
     return entry, note + (f"; {missing} of {table.rows} missing, marked" if missing else "")
 
 
-def _refuse_mixture(table: Table, name: str) -> None:
-    """Refuse a column of numbers with a few strings in it: almost always a typing error, or a missing value."""
-    column = table.columns[name]
-    numeric = looks_numeric(column) & ~as_strings(column).is_null().to_numpy(zero_copy_only=False)
-    strings = np.flatnonzero(~looks_numeric(column))
-    if len(strings) and numeric.sum() > len(strings):
-        expected = f"to hold either numbers or strings, not {int(numeric.sum())} numbers and {len(strings)} strings"
-        remedy = "correct it, or leave it empty where the value is unknown"
-        refuse_value(table, name, int(strings[0]), expected=expected, remedy=remedy)
-
-
 # ---- encoding
 
 
@@ -172,7 +138,7 @@ def _encode_numbers(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> li
     """Write the standardised number and the mark of a missing value into `out` (n, width)."""
     name = entry["name"]
     if entry["kind"] == "gaps":
-        out[:, 0] = _missing(table.columns[name])
+        out[:, 0] = is_null(as_strings(table.columns[name]))
         return []
     values = finite_numbers(table, name)
     missing = np.isnan(values)
@@ -186,14 +152,13 @@ def _encode_numbers(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> li
 
 def _encode_strings(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> list[str]:
     """Write one column per category, one for the others and the mark of a missing value into `out` (n, width)."""
-    strings, categories = as_strings(table.columns[entry["name"]]), entry["categories"]
-    found = pc.fill_null(pc.index_in(strings, value_set=pa.array(categories, STRING)), -1).to_numpy()
-    missing = _missing(table.columns[entry["name"]])
+    strings = as_strings(table.columns[entry["name"]])
+    found, missing = places_in(pa.array(entry["categories"], STRING), strings), is_null(strings)
     rows = np.flatnonzero(found >= 0)
     out[rows, found[rows]] = 1.0
     others = np.flatnonzero((found < 0) & ~missing)
     if entry["other"]:
-        out[others, len(categories)] = 1.0
+        out[others, len(entry["categories"])] = 1.0
     if entry["missing"]:
         out[:, -1] = missing
     notes = []
@@ -204,9 +169,3 @@ def _encode_strings(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> li
     if missing.any() and not entry["missing"]:
         notes.append(f"{entry['name']}: {int(missing.sum())} of {table.rows} missing, all zeros, not marked")
     return notes
-
-
-def _missing(column: Column) -> np.ndarray[Any, Any]:
-    """Return (n,) bool: where nothing is given."""
-    missing: np.ndarray[Any, Any] = as_strings(column).is_null().to_numpy(zero_copy_only=False)
-    return missing

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from topoff.data.check import refuse
-from topoff.data.columns import STRING, Column, Table, as_numbers, as_strings, finite_numbers, refuse_value
+from topoff.data.columns import Bools, Column, Ints, Table, as_numbers, as_strings, codes_of, finite_numbers
 from topoff.data.layout import MASKS
 from topoff.machine.cache import Arrays
 
@@ -26,11 +26,7 @@ class Labels:
 
 
 def is_reserved(column: str) -> bool:
-    """Say whether a column of this name holds labels or the split, and no feature.
-
-    >>> is_reserved("label:red"), is_reserved("colour")
-    (True, False)
-    """
+    """Say whether a column of this name holds labels or the split, and no feature."""
     return column in ("label", "target", "split") or column.startswith(SEVERAL)
 
 
@@ -55,7 +51,12 @@ def read_labels(nodes: Table, *, entry: dict[str, Any] | None = None, optional: 
         refuse(f"the column '{names[0]}' of {nodes.path} to hold a value", f"{nodes.rows} empty rows", remedy)
     fitted = _fit(nodes, names) if entry is None else entry
     _check_same_kind(nodes, names, fitted)
-    y = {"several": _several, "number": _quantity, "classes": _classes}[fitted["kind"]](nodes, names[0], fitted)
+    if fitted["kind"] == "number":
+        y: np.ndarray[Any, Any] = finite_numbers(nodes, names[0]).astype(np.float32)
+    elif fitted["kind"] == "several":
+        y = _several(nodes, fitted["names"])
+    else:
+        y = _classes(nodes, names[0], fitted["names"])
     return Labels(y, fitted, (_describe(names[0], y, fitted),))
 
 
@@ -63,34 +64,24 @@ def read_split(nodes: Table, y: np.ndarray[Any, Any] | None) -> tuple[Arrays, li
     """Return the masks of the column 'split', without the nodes that have no label, and notes; none without either.
 
     Raises ValueError for an unknown string.
-
-    >>> from pathlib import Path
-    >>> table = Table(Path("nodes.csv"), {"split": pa.array(["train", None, "test"], STRING)}, 3)
-    >>> read_split(table, np.array([0, 1, -1]))[0]["train_mask"].tolist()
-    [True, False, False]
     """
     if y is None or "split" not in nodes.columns:
         return {}, []
     strings = pc.utf8_lower(_whole_strings(nodes.columns["split"]))
     if strings.null_count == nodes.rows:
         return {}, ["split: no value at all, so that a split is drawn"]
-    found = pc.fill_null(pc.index_in(strings, value_set=pa.array(list(CODES), STRING)), -1).to_numpy()
-    given = strings.is_valid().to_numpy(zero_copy_only=False)
-    unknown = np.flatnonzero(given & (found < 0))
-    if len(unknown):
-        remedy = "write train, val or test, or nothing for a node in none of them"
-        refuse_value(nodes, "split", int(unknown[0]), expected="to name the split", remedy=remedy)
-    codes = np.where(given, np.array(list(CODES.values()))[found], -1)
+    remedy = "write train, val or test, or nothing for a node in none of them"
+    found = codes_of(nodes, "split", strings, list(CODES), expected="to name the split", remedy=remedy)
+    codes = np.array([*CODES.values(), -1])[found]  # -1, nothing, is the last one
     labelled = _labelled(y)
     lost = int((~labelled & (codes >= 0)).sum())
     notes = [f"split: {lost} nodes have a split but no label, and are in no mask"] if lost else []
     return {name: (codes == code) & labelled for code, name in enumerate(MASKS)}, notes
 
 
-def _labelled(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _labelled(y: np.ndarray[Any, Any]) -> Bools:
     """Return (n,) bool: which nodes have a label."""
-    known: np.ndarray[Any, Any] = y >= 0 if y.dtype == np.int64 else ~np.isnan(y.reshape(len(y), -1)).any(axis=1)
-    return known
+    return np.asarray(y >= 0 if y.dtype == np.int64 else ~np.isnan(y.reshape(len(y), -1)).any(axis=1))
 
 
 def _label_columns(nodes: Table) -> list[str]:
@@ -120,13 +111,9 @@ def _fit(nodes: Table, names: list[str]) -> dict[str, Any]:
 
 def _check_same_kind(nodes: Table, names: list[str], entry: dict[str, Any]) -> None:
     """Refuse columns that cannot hold what the earlier table's did."""
-    allowed = {"classes": ["label"], "number": ["label", "target"]}.get(entry["kind"])
-    if allowed is None:
-        allowed = [SEVERAL + name for name in entry["names"]]
-        same = set(allowed) == set(names)
-    else:
-        same = names[0] in allowed
-    if not same:
+    several = [SEVERAL + name for name in entry.get("names", ())]
+    allowed = {"classes": ["label"], "number": ["label", "target"], "several": several}[entry["kind"]]
+    if not (set(several) == set(names) if allowed is several else names[0] in allowed):
         expected = f"{nodes.path} to have the label columns of the first table"
         refuse(f"{expected}, {' or '.join(allowed[:5])}", ", ".join(names), "rename or complete them")
 
@@ -140,37 +127,22 @@ def _whole_strings(column: Column) -> Column:
     return as_strings(column if values is None else pa.array(values, from_pandas=True))
 
 
-def _classes(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
+def _classes(nodes: Table, name: str, names: list[str]) -> Ints:
     """Return int64 (n,) the class of each node, -1 where it has none."""
-    strings = _whole_strings(nodes.columns[name])
-    known = pa.array(entry["names"], STRING)
-    y: np.ndarray[Any, Any] = pc.fill_null(pc.index_in(strings, value_set=known), -1).to_numpy()
-    unknown = np.flatnonzero((y < 0) & strings.is_valid().to_numpy(zero_copy_only=False))
-    if len(unknown):
-        expected = f"to hold classes of the first table, {', '.join(entry['names'][:5])}"
-        expected += f" and {len(entry['names']) - 5} more" if len(entry["names"]) > 5 else ""
-        refuse_value(nodes, name, int(unknown[0]), expected=expected, remedy="correct it, or leave it empty")
-    return y.astype(np.int64)
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    expected = f"to hold classes of the first table, {', '.join(names[:5])}{more}"
+    strings, remedy = _whole_strings(nodes.columns[name]), "correct it, or leave it empty"
+    return codes_of(nodes, name, strings, names, expected=expected, remedy=remedy)
 
 
-def _quantity(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """Return float32 (n,), NaN where unknown."""
-    return finite_numbers(nodes, name).astype(np.float32)
-
-
-def _several(nodes: Table, name: str, entry: dict[str, Any]) -> np.ndarray[Any, Any]:
+def _several(nodes: Table, names: list[str]) -> np.ndarray[Any, Any]:
     """Return float32 (n, c) of 0 and 1; NaN in all of a row where some are unknown."""
-    y = np.zeros((nodes.rows, len(entry["names"])), dtype=np.float32)
-    codes = pa.array(["0", "1", "false", "true"], STRING)
-    for number, column in enumerate(SEVERAL + each for each in entry["names"]):
-        strings = _whole_strings(nodes.columns[column])
-        found = pc.fill_null(pc.index_in(strings, value_set=codes), -1).to_numpy()
-        missing = strings.is_null().to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero((found < 0) & ~missing)
-        if len(wrong):
-            remedy = "write 1 where the node has this label"
-            refuse_value(nodes, column, int(wrong[0]), expected="to hold 0 and 1", remedy=remedy)
-        y[:, number] = np.where(missing, np.nan, found % 2)
+    y = np.zeros((nodes.rows, len(names)), dtype=np.float32)
+    known, remedy = ["0", "1", "false", "true"], "write 1 where the node has this label"
+    for number, name in enumerate(SEVERAL + each for each in names):
+        strings = _whole_strings(nodes.columns[name])
+        codes = codes_of(nodes, name, strings, known, expected="to hold 0 and 1", remedy=remedy)
+        y[:, number] = np.where(codes < 0, np.nan, codes % 2)
     y[np.isnan(y).any(axis=1)] = np.nan
     return y
 

@@ -12,17 +12,13 @@ from torch_geometric.data import Data
 
 from topoff.data.check import check, check_graph, refuse, refuse_type
 from topoff.data.layout import MASKS, NAMES
-from topoff.data.sources import graph_file, known_name, places_of, read_graph
+from topoff.data.sources import graph_file, is_table_folder, known_name, places_of, read_graph
 from topoff.machine.cache import Arrays
 
 
 @dataclass(frozen=True, repr=False)
 class Names:
-    """Hold what a graph's nodes and classes are called; PyG carries it along in `data.names` and never slices it.
-
-    >>> Names(node_ids=["ann", "bob"], class_names=["no", "yes"])
-    Names(2 node ids, 2 classes)
-    """
+    """Hold what a graph's nodes and classes are called; PyG carries it along in `data.names` and never slices it."""
 
     node_ids: list[str] | list[int] | None = None  # (n,) the user's own, in the order of x
     class_names: list[str] | None = None  # in the order of y's classes, or of its columns
@@ -84,11 +80,8 @@ def _tensors(arrays: Arrays) -> Data:
 def _table_folder(source: str | Path, *, root: str | Path | None) -> Path | None:
     """Return the folder of tables that `source` stands for, None where it is a name or an .npz file."""
     for place in places_of(source, root=root) if known_name(source) is None else ():
-        if place.is_dir():
-            from topoff.data.tables import is_table_folder
-
-            if is_table_folder(place):
-                return place
+        if is_table_folder(place):
+            return place
         if graph_file(place).is_file():
             return None
     return None
@@ -162,8 +155,13 @@ def _masks_from_indices(indices: Any, n: int) -> dict[str, Tensor]:
         ids = torch.as_tensor(indices[found[0]]).long().view(-1)
         if ids.numel() and (ids.min() < 0 or ids.max() >= n):
             refuse(f"'split_idx' to hold node ids from 0 to {n - 1}", str(int(ids.max())), "renumber them")
-        masks[name] = torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill_(0, ids, value=True)
+        masks[name] = _mask(ids, n)
     return masks
+
+
+def _mask(ids: Tensor, n: int) -> Tensor:
+    """Return (n,) bool, True at the ids."""
+    return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill_(0, ids, value=True)
 
 
 def _draw_masks(y: Any, n: int, *, seed: int) -> dict[str, Tensor]:
@@ -174,9 +172,5 @@ def _draw_masks(y: Any, n: int, *, seed: int) -> dict[str, Tensor]:
         known = ~flat.isnan().any(1) if y.is_floating_point() else (flat >= 0).any(1)
         labelled = known.nonzero().view(-1).cpu().numpy()
     order = np.random.default_rng(seed).permutation(labelled)
-    first, second = -(-6 * len(order) // 10), -(-8 * len(order) // 10)
-    masks = {}
-    for name, ids in zip(MASKS, np.split(order, [first, second]), strict=True):
-        masks[name] = torch.zeros(n, dtype=torch.bool)
-        masks[name][torch.from_numpy(ids)] = True
-    return masks
+    pieces = np.split(order, [-(-6 * len(order) // 10), -(-8 * len(order) // 10)])
+    return {name: _mask(torch.from_numpy(ids), n) for name, ids in zip(MASKS, pieces, strict=True)}

@@ -15,25 +15,21 @@ from topoff.machine.cache import Arrays, cached, content_hash
 
 SECONDS = 10.0  # without an answer, after which a server counts as out of reach
 
-# Name -> PyG class and its `name` argument; None: the class takes no name, and its folder is root/<class>.
-PYG: dict[str, tuple[str, str | None]] = {
-    **{name: ("Planetoid", name) for name in ("Cora", "CiteSeer", "PubMed")},
-    **{name: ("Amazon", name) for name in ("Computers", "Photo")},
-    **{name: ("Coauthor", name) for name in ("CS", "Physics")},
-    **{name: ("WebKB", name) for name in ("Cornell", "Texas", "Wisconsin")},
-    **{name: ("WikipediaNetwork", name) for name in ("Chameleon", "Squirrel")},
-    **{
-        name: ("HeterophilousGraphDataset", name)
-        for name in ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions")
-    },
-    **{
-        name: (name, None)
-        for name in (
-            *("Reddit", "Reddit2", "Flickr", "Yelp", "AmazonProducts", "Actor", "WikiCS"),
-            *("DeezerEurope", "GitHub", "FacebookPagePage", "LastFMAsia"),
-        )
-    },
+CLASSES = {  # of PyG, and the names that they take
+    "Planetoid": ("Cora", "CiteSeer", "PubMed"),
+    "Amazon": ("Computers", "Photo"),
+    "Coauthor": ("CS", "Physics"),
+    "WebKB": ("Cornell", "Texas", "Wisconsin"),
+    "WikipediaNetwork": ("Chameleon", "Squirrel"),
+    "HeterophilousGraphDataset": ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions"),
 }
+UNNAMED = (  # classes that take no name, and whose folder is root/<class>
+    *("Reddit", "Reddit2", "Flickr", "Yelp", "AmazonProducts", "Actor", "WikiCS"),
+    *("DeezerEurope", "GitHub", "FacebookPagePage", "LastFMAsia"),
+)
+# Name -> class, and the name that it takes
+PYG: dict[str, tuple[str, str | None]] = {name: (kind, name) for kind, names in CLASSES.items() for name in names}
+PYG |= {name: (name, None) for name in UNNAMED}
 
 
 def read_pyg(name: str, root: Path, *, otherwise: Path | None) -> Arrays:
@@ -45,8 +41,7 @@ def read_pyg(name: str, root: Path, *, otherwise: Path | None) -> Arrays:
         return read_npz(otherwise)
     if missing:
         _download(name, root, missing=missing)
-    stamps = [f"{path}:{os.stat(path).st_size}:{os.stat(path).st_mtime_ns}" for path in raw]
-    key = content_hash("1", *stamps)
+    key = content_hash("1", *(f"{path}:{os.stat(path).st_size}:{os.stat(path).st_mtime_ns}" for path in raw))
     return unify(cached(f"{name}-{key}", lambda: _process(name, root, raw=raw)), others=[], origin=name)
 
 
@@ -100,13 +95,8 @@ def _process(name: str, root: Path, *, raw: list[str]) -> Arrays:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside PyG's readers
         try:
-            data = _construct(
-                name,
-                root,
-                _download=_skip,
-                processed_dir=property(lambda self: folder),
-                log=property(lambda self: False, _skip),
-            )[0]
+            silent, written = property(lambda self: False, _skip), property(lambda self: folder)
+            data = _construct(name, root, _download=_skip, processed_dir=written, log=silent)[0]
         except Exception as error:
             raise ValueError(
                 f"Expected {', '.join(raw)} to be the raw files of {name} (got {type(error).__name__}: {error}); "

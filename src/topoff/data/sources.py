@@ -4,10 +4,17 @@ import difflib
 import os
 from pathlib import Path
 
-from topoff.data.npz import read_npz
+from topoff.data.npz import read_npz, read_wordnet
 from topoff.data.pyg_datasets import PYG, read_pyg
-from topoff.data.wordnet import read_wordnet
 from topoff.machine.cache import Arrays, cache_dir
+
+
+def _plain(name: str) -> str:
+    """Spell a name without case, hyphens and underscores."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+GRAPHS = {_plain(name): name for name in ("wordnet", *PYG)}
 
 
 def read_graph(source: str | Path, *, root: str | Path | None = None, labels: bool = True) -> Arrays:
@@ -29,12 +36,15 @@ def read_graph(source: str | Path, *, root: str | Path | None = None, labels: bo
     if name == "wordnet":
         return read_wordnet()
     if name is not None:
-        own = places[1] if places[1] in found else None
-        return read_pyg(name, _base(root), otherwise=own)
+        return read_pyg(name, _base(root), otherwise=places[1] if places[1] in found else None)
     if found:
         return read_npz(found[0], labels=labels)
     if isinstance(source, str) and not (source.endswith(".npz") or os.sep in source or Path(source).exists()):
-        raise ValueError(_unknown_name(source))
+        near = difflib.get_close_matches(_plain(source), GRAPHS, n=1)
+        hint = f"did you mean '{GRAPHS[near[0]]}'?" if near else f"the names are {', '.join(GRAPHS.values())}."
+        raise ValueError(
+            f"Expected the name of a graph, an .npz file or a folder (got '{source}', which is none of them); {hint}"
+        )
     raise FileNotFoundError(
         f"Expected a graph in {places[0]} (got no such file); give the path of an .npz file or of a folder that holds "
         "a graph.npz, or the tables nodes.csv and edges.csv (or .parquet)."
@@ -42,21 +52,12 @@ def read_graph(source: str | Path, *, root: str | Path | None = None, labels: bo
 
 
 def known_name(source: str | Path) -> str | None:
-    """Return the name of the graph that `source` is, however it is spelt; None for a path.
-
-    >>> known_name("word_net"), known_name("my/graph")
-    ('wordnet', None)
-    """
-    names = {_plain(name): name for name in ("wordnet", *PYG)}
-    return names.get(_plain(source)) if isinstance(source, str) else None
+    """Return the name of the graph that `source` is, however it is spelt; None for a path."""
+    return GRAPHS.get(_plain(source)) if isinstance(source, str) else None
 
 
 def places_of(source: str | Path, *, root: str | Path | None = None) -> list[Path]:
-    """Return the two paths that `source` may stand for, in the order in which they are tried.
-
-    >>> [str(path) for path in places_of("mine", root="data")]
-    ['mine', 'data/mine']
-    """
+    """Return the two paths that `source` may stand for, in the order in which they are tried."""
     return [Path(source).expanduser(), _base(root) / source]
 
 
@@ -65,26 +66,14 @@ def _base(root: str | Path | None) -> Path:
     return Path(root).expanduser() if root is not None else cache_dir() / "raw"
 
 
-def _plain(name: str) -> str:
-    """Spell a name without case, hyphens and underscores."""
-    return name.lower().replace("-", "").replace("_", "")
-
-
-def _unknown_name(source: str) -> str:
-    """Say which name was meant, perhaps."""
-    names = {_plain(name): name for name in ("wordnet", *PYG)}
-    near = difflib.get_close_matches(_plain(source), names, n=1)
-    hint = f"did you mean '{names[near[0]]}'?" if near else f"the names are {', '.join(names.values())}."
-    return f"Expected the name of a graph, an .npz file or a folder (got '{source}', which is none of them); {hint}"
-
-
 def graph_file(path: Path) -> Path:
-    """Return the .npz file that a path stands for: itself, or the graph in the folder.
-
-    >>> str(graph_file(Path("no/such/graph.npz")))
-    'no/such/graph.npz'
-    """
+    """Return the .npz file that a path stands for: itself, or the graph in the folder."""
     if not path.is_dir():
         return path
     raw = path / "raw" / f"{path.resolve().name}.npz"
     return raw if raw.is_file() and not (path / "graph.npz").is_file() else path / "graph.npz"
+
+
+def is_table_folder(path: Path) -> bool:
+    """Say whether a path is a folder with a table of nodes."""
+    return any((path / f"nodes.{ending}").is_file() for ending in ("csv", "parquet"))

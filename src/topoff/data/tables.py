@@ -14,22 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from topoff.data.check import refuse
-from topoff.data.columns import (
-    STRING,
-    Column,
-    Table,
-    as_strings,
-    find_table,
-    finite_numbers,
-    is_strings,
-    parsed,
-    read_table,
-    refuse_value,
-)
+from topoff.data.columns import STRING, Column, Ints, Table, as_ids, finite_numbers, places_in, read_table, refuse_first
 from topoff.data.features import encode_columns, fit_columns
 from topoff.data.labels import is_reserved, read_labels, read_split
 from topoff.machine.cache import Arrays
@@ -46,15 +34,6 @@ class Tables:
     class_names: list[str] | None  # of classes and of several labels, in the order of y
     encoding: dict[str, Any]  # JSON-able: enough to encode another table alike
     notes: list[str]  # what was done, one sentence each
-
-
-def is_table_folder(path: str | Path) -> bool:
-    """Say whether a path is a folder with a table of nodes.
-
-    >>> is_table_folder("no/such/folder")
-    False
-    """
-    return any((Path(path) / f"nodes.{ending}").is_file() for ending in ("csv", "parquet"))
 
 
 def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None) -> Tables:
@@ -101,14 +80,16 @@ def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None
 
 def _open(folder: Path, name: str) -> Table:
     """Read nodes or edges, which may be empty in one case only: a graph without edges."""
-    path = find_table(folder, name)
-    if path is None:
+    found = [path for path in (folder / f"{name}.csv", folder / f"{name}.parquet") if path.is_file()]
+    if not found:
         raise FileNotFoundError(
             f"Expected {folder} to hold {name}.csv or {name}.parquet (got neither); write the {name} into one of them."
         )
-    table = read_table(path)
+    if len(found) > 1:
+        refuse(f"one table of {name} in {folder}", f"{found[0].name} and {found[1].name}", "remove one of them")
+    table = read_table(found[0])
     if name == "nodes" and table.rows == 0:
-        refuse(f"{path} to hold a row per node", "a header only", "add the nodes")
+        refuse(f"{table.path} to hold a row per node", "a header only", "add the nodes")
     return table
 
 
@@ -117,8 +98,8 @@ def _open(folder: Path, name: str) -> Table:
 
 def _id_column(nodes: Table, encoding: Mapping[str, Any] | None) -> tuple[str, list[str]]:
     """Return the name of the column of ids, and a note where it had to be guessed."""
-    taken = {entry["name"] for entry in encoding["columns"]} if encoding is not None else set()
-    named = ([encoding["id"]] if encoding is not None else []) + list(IDS)
+    taken = {entry["name"] for entry in (encoding or {}).get("columns", ())}
+    named = IDS if encoding is None else (encoding["id"], *IDS)
     found = next((name for name in named if name in nodes.columns and name not in taken), None)
     if found is not None:
         return found, []
@@ -131,24 +112,13 @@ def _id_column(nodes: Table, encoding: Mapping[str, Any] | None) -> tuple[str, l
 
 def _ids(nodes: Table, name: str) -> Column:
     """Return the ids (n,): integers where all are written as such, else strings; refuse missing ones and duplicates."""
-    ids = _as_ids(nodes, name)
+    ids = as_ids(nodes, name)
     if pc.count_distinct(ids).as_py() < nodes.rows:
         counts = ids.value_counts()
         twice = counts.filter(pc.greater(counts.field(1), 1))
         got = f"'{twice.field(0)[0]}' {twice.field(1)[0]} times, {len(twice)} such ids in all"
         refuse(f"every id in the column '{name}' of {nodes.path} to be there once", got, "remove or rename duplicates")
     return ids
-
-
-def _as_ids(table: Table, name: str) -> Column:
-    """Return a column of ids as int64 where every id is the plain spelling of an integer, else as strings."""
-    column = table.columns[name]
-    if column.null_count:
-        row = int(pc.index(column.is_null(), value=True).as_py())
-        refuse_value(table, name, row, expected="to hold an id in every row", remedy="fill it in or remove the row")
-    strings = column if is_strings(column) else as_strings(column)
-    whole = parsed(strings, pa.int64())
-    return whole if whole is not None and whole.cast(STRING).equals(strings) else strings
 
 
 def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list[str]]:
@@ -161,11 +131,8 @@ def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list
     arrays: Arrays = {"edge_index": np.stack(ends)}
     notes = [_direction(arrays["edge_index"], len(ids))]
     if "weight" in edges.columns:
-        weight = finite_numbers(edges, "weight")
-        unknown = np.flatnonzero(np.isnan(weight))
-        if len(unknown):
-            remedy = "write 1 where an edge has no particular weight"
-            refuse_value(edges, "weight", int(unknown[0]), expected="to hold a number in every row", remedy=remedy)
+        weight, remedy = finite_numbers(edges, "weight"), "write 1 where an edge has no particular weight"
+        refuse_first(edges, "weight", np.isnan(weight), expected="to hold a number in every row", remedy=remedy)
         arrays["edge_weight"] = weight.astype(np.float32)
     unused = [name for name in edges.columns if name not in ("source", "target", "weight")]
     if unused:
@@ -173,18 +140,18 @@ def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list
     return arrays, notes
 
 
-def _positions(edges: Table, name: str, ids: Column, *, nodes: Path) -> np.ndarray[Any, Any]:
+def _positions(edges: Table, name: str, ids: Column, *, nodes: Path) -> Ints:
     """Return int64 (E,) where in the table of nodes the ends of the edges are."""
-    ends = _as_ids(edges, name)
+    ends = as_ids(edges, name)
     if ends.type != ids.type:
         ends, ids = ends.cast(STRING), ids.cast(STRING)
-    found: np.ndarray[Any, Any] = pc.fill_null(pc.index_in(ends, value_set=ids), -1).to_numpy().astype(np.int64)
+    found = places_in(ids, ends)
     unknown = np.flatnonzero(found < 0)
     if len(unknown):
         more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
         got = f"'{ends[int(unknown[0])]}' in data row {int(unknown[0]) + 1}{more}"
-        expected = f"every {name} in {edges.path} to be an id of {nodes.name}"
-        refuse(expected, got, "add these nodes or remove these edges")
+        remedy = "add these nodes or remove these edges"
+        refuse(f"every {name} in {edges.path} to be an id of {nodes.name}", got, remedy)
     return found
 
 

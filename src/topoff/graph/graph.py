@@ -91,8 +91,7 @@ class Graph:
         for key in self.edge_level:
             batch[key] = self.data[key][edge_ids[inside]]
         batch.n_id = nodes
-        batch.batch_size = nodes.numel()
-        batch.num_nodes = nodes.numel()
+        batch.batch_size = batch.num_nodes = nodes.numel()
         return batch
 
     def neighbourhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighbourhood:

@@ -99,19 +99,17 @@ class _Product(torch.autograd.Function):
     """A @ h with the stored transpose; letting embedding_bag differentiate costs 4 to 10 times more."""
 
     @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, ids: Tensor, offsets: Tensor, values: Tensor, ids_t: Tensor, offsets_t: Tensor,
-        values_t: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """Return A h, and keep A^T for the gradient."""
-        ctx.save_for_backward(ids_t, offsets_t, values_t)
+    def forward(ctx: Any, h: Tensor, *tensors: Tensor) -> Tensor:
+        """Return A h, and keep A^T for the gradient; `tensors` as `Sparse.tensors`."""
+        ids, offsets, values, *transposed = tensors
+        ctx.save_for_backward(*transposed)
         return multiply(ids, offsets, values, h)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return A^T grad, the gradient in h; A itself is constant."""
         ids_t, offsets_t, values_t = ctx.saved_tensors
-        return multiply(ids_t, offsets_t, values_t, grad), None, None, None, None, None, None
+        return multiply(ids_t, offsets_t, values_t, grad), *[None] * 6
 
 
 @dataclass(frozen=True)
@@ -140,14 +138,15 @@ class Aggregation:
         """Return A[B, B], both sides numbered by position in the batch."""
         return self._within(*self._rows(nodes))
 
-    def across(self, nodes: Tensor) -> tuple[Tensor, Sparse]:
-        """Return the boundary rows (positions in the batch) and A[boundary, not B], the columns numbered globally."""
-        return self._across(*self._rows(nodes))
-
     def cut(self, nodes: Tensor) -> tuple[Sparse, Tensor, Sparse]:
-        """Return A[B, B], the boundary rows and A[boundary, not B]: `within` and `across` in one go."""
+        """Return A[B, B], the boundary rows (positions in the batch), and A[boundary, not B], its columns global."""
         rows, column = self._rows(nodes)
-        return self._within(rows, column), *self._across(rows, column)
+        outside = column < 0
+        pointers = _pointers(rows, outside)
+        boundary = np.flatnonzero(np.diff(pointers))
+        entries = (rows.data[outside], rows.indices[outside], np.append(0, pointers[boundary + 1]))
+        halo = sp.csr_array(entries, shape=(len(boundary), self.matrix.shape[1]))
+        return self._within(rows, column), torch.from_numpy(boundary), to_sparse(halo, self.dtype, transpose=False)
 
     def _rows(self, nodes: Tensor) -> tuple[Any, np.ndarray[Any, Any]]:
         """Return A[B, :] and, for each of its entries, the column's position in the batch, -1 outside."""
@@ -162,14 +161,6 @@ class Aggregation:
         inside = sp.csr_array((rows.data[keep], column[keep], _pointers(rows, keep)), shape=(size, size))
         return to_sparse(inside, self.dtype, symmetric=self.symmetric)
 
-    def _across(self, rows: Any, column: np.ndarray[Any, Any]) -> tuple[Tensor, Sparse]:
-        keep = column < 0
-        indptr = _pointers(rows, keep)
-        boundary = np.flatnonzero(np.diff(indptr))
-        shape = (len(boundary), self.matrix.shape[1])
-        halo = sp.csr_array((rows.data[keep], rows.indices[keep], np.append(0, indptr[boundary + 1])), shape=shape)
-        return torch.from_numpy(boundary), to_sparse(halo, self.dtype, transpose=False)
-
 
 def aggregation(data: Data, operator: Operator) -> Aggregation:
     """Build A of an operator on the whole graph, as PyG's own layer weighs its messages there.
@@ -177,16 +168,12 @@ def aggregation(data: Data, operator: Operator) -> Aggregation:
     A[i, j] is the weight of the message from j to i; duplicate edges add up.
     """
     edge_index, weight = _weighted_edges(data, operator)
-    source, target = (edge_index[0], edge_index[1])
-    if operator.flow == "target_to_source":
-        source, target = target, source
+    source, target = edge_index if operator.flow == "source_to_target" else edge_index.flip(0)
     n = int(data.num_nodes or 0)
     if operator.aggr == "mean":
-        count = torch.bincount(target, minlength=n).clamp(min=1).to(weight.dtype)
-        weight = weight / count[target]
+        weight = weight / torch.bincount(target, minlength=n).clamp(min=1).to(weight.dtype)[target]
     entries = (_array(weight), (_array(target), _array(source)))
-    matrix = sp.coo_array(entries, shape=(n, n)).tocsr()
-    return Aggregation(operator, matrix, data.x.dtype)
+    return Aggregation(operator, sp.coo_array(entries, shape=(n, n)).tocsr(), data.x.dtype)
 
 
 def _weighted_edges(data: Data, operator: Operator) -> tuple[Tensor, Tensor]:

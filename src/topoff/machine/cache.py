@@ -76,7 +76,10 @@ def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None =
     arrays = {name: np.asarray(value) for name, value in build().items()}
     _refuse_objects(arrays)
     try:
-        _write(path, arrays)
+        with replacing(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
     except OSError as error:
         warnings.warn(
             f"Cannot store {path}: {error.strerror or error}; the value is used but not kept. Free some space there, "
@@ -92,9 +95,7 @@ def _read(path: Path) -> Arrays | None:
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy"): _read_member(archive, name) for name in archive.namelist()}
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:  # a file where the folder should be: writing will say so
+    except (FileNotFoundError, NotADirectoryError):  # or a file where the folder should be: writing will say so
         return None
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError) as error:
         warnings.warn(
@@ -112,14 +113,6 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
         if member.read(1):
             raise ValueError(f"{name} is longer than its array")
     return array
-
-
-def _write(path: Path, arrays: Arrays) -> None:
-    """Write the arrays as an uncompressed .npz file."""
-    with replacing(path) as draft, zipfile.ZipFile(draft, "w") as archive:
-        for key, array in arrays.items():
-            with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _refuse_objects(arrays: Arrays) -> None:

@@ -31,18 +31,13 @@ def replacing(path: Path) -> Iterator[Path]:
             draft = Path(hidden) / path.name
             yield draft
             for file in filter(Path.is_file, draft.rglob("*")) if draft.is_dir() else [draft]:
-                _flush(file)
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
             _move(draft, path, old=Path(hidden) / f"{path.name}.old")
     except OSError as error:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error  # of the same class, which the number chooses
-
-
-def _flush(file: Path) -> None:
-    """Force the content of a file onto the disk."""
-    with file.open("rb") as handle:
-        os.fsync(handle.fileno())
 
 
 def _move(draft: Path, path: Path, *, old: Path) -> None:

@@ -35,13 +35,10 @@ def peak_memory() -> int:
 
     On Linux from VmHWM: the usual ru_maxrss is inherited by a process that a large one started.
     """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM")), None)
-        if line is not None:
-            return int(line.split()[1]) * 1024
     import resource
 
+    if line := _line("/proc/self/status", "VmHWM"):
+        return int(line.split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -77,9 +74,7 @@ def machine() -> dict[str, Any]:
     """Describe the machine, without its name."""
     import torch  # late: the allocator is set before torch allocates
 
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    cpu = _line("/proc/cpuinfo", "model name") or platform.machine()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     found: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     return found | {"memory_gb": round(pages / 2**30, 1), "system": platform.system()}
@@ -87,9 +82,13 @@ def machine() -> dict[str, Any]:
 
 def free_memory() -> int | None:
     """Return the bytes that new processes could take; None if the system does not say."""
-    info = Path("/proc/meminfo")
-    if info.is_file():
-        found = [line for line in info.read_text().splitlines() if line.startswith("MemAvailable:")]
-        return int(found[0].split()[1]) * 1024 if found else None
+    if line := _line("/proc/meminfo", "MemAvailable"):
+        return int(line.split()[0]) * 1024
     names = getattr(os, "sysconf_names", {})
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in names else None
+
+
+def _line(path: str, name: str) -> str | None:
+    """Return what a file of /proc says under a name; None where there is no such file or line."""
+    lines = Path(path).read_text().splitlines() if Path(path).is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)

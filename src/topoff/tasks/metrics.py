@@ -1,6 +1,7 @@
 """Score pooled predictions: accuracy, micro-F1 (multi-label), ROC-AUC, regression errors; one number per split.
 
-Pooled means: all predictions of a split in one tensor, never an average over batches.
+Pooled means: all predictions of a split in one tensor, never an average over batches. Every metric takes outputs and
+labels of the same nodes, and refuses NaN, no rows, and shapes or labels that it cannot score.
 
 >>> import torch
 >>> out = torch.tensor([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]])
@@ -23,19 +24,17 @@ def accuracy(out: Tensor, y: Tensor) -> float:
 
     Args:
         out: (n, c) logits, or (n,) / (n, 1) logits of class 1 of two.
-        y: (n,) or (n, 1) integer class ids.
-
-    Raises:
-        ValueError: shapes do not match, there are no rows, `out` has NaN, or `y` has an id without a column in `out`.
-
-    Example:
-        >>> accuracy(torch.tensor([-1.0, 2.0]), torch.tensor([0, 0]))
-        0.5
+        y: (n,) or (n, 1) integer class ids, each with a column in `out`.
     """
     from torchmetrics.functional.classification import multiclass_accuracy  # late: its import takes seconds
 
     _check_rows(out, y)
-    y = _as_column(y, "accuracy").to(out.device)
+    if y.dim() != 1 and tuple(y.shape[1:]) != (1,):
+        raise ValueError(
+            f"Expected 'y' to have shape (n,) or (n, 1) for accuracy (got {tuple(y.shape)}); "
+            "for several labels per node use 'micro_f1' or 'roc_auc'."
+        )
+    y = y.reshape(-1).to(out.device)
     single = out.dim() == 1 or out.size(1) == 1
     classes = 2 if single else out.size(1)
     if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= classes:
@@ -55,13 +54,6 @@ def micro_f1(out: Tensor, y: Tensor) -> float:
     Args:
         out: (n, c) logits.
         y: (n, c) labels, 0 or 1.
-
-    Raises:
-        ValueError: shapes do not match, there are no rows, `out` has NaN, or `y` has other values than 0 and 1.
-
-    Example:
-        >>> round(micro_f1(torch.tensor([[1.0, -1.0], [2.0, 3.0]]), torch.tensor([[1, 0], [0, 1]])), 4)
-        0.8
     """
     from torchmetrics.functional.classification import multilabel_f1_score  # late: its import takes seconds
 
@@ -79,19 +71,11 @@ def micro_f1(out: Tensor, y: Tensor) -> float:
 def roc_auc(out: Tensor, y: Tensor) -> float:
     """Compute the area under the ROC curve: how often a positive node scores above a negative one, ties half.
 
-    Multi-label: the mean over the columns with both classes, as OGB computes it.
+    Multi-label: the mean over the columns with both classes, as OGB computes it; one at least must have both.
 
     Args:
         out: (n,), (n, 1) or (n, 2) logits with binary `y`; (n, c) logits with multi-label `y`.
         y: (n,) or (n, 1) labels 0 or 1; (n, c) labels 0 or 1.
-
-    Raises:
-        ValueError: shapes do not match, there are no rows, `out` has NaN, `y` has other values than 0 and 1, or no
-            column of `y` has both classes.
-
-    Example:
-        >>> roc_auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1]))
-        0.75
     """
     _check_rows(out, y)
     _check_binary(y)
@@ -118,16 +102,7 @@ def roc_auc(out: Tensor, y: Tensor) -> float:
 def r2(out: Tensor, y: Tensor) -> float:
     """Compute the coefficient of determination: 1 - sum (y - out)^2 / sum (y - mean y)^2; 1 is perfect.
 
-    Args:
-        out: (n,) or (n, 1) predictions.
-        y: (n,) or (n, 1) targets.
-
-    Raises:
-        ValueError: shapes do not match, there are no rows, there is NaN, or all targets are equal.
-
-    Example:
-        >>> r2(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([1.0, 2.0, 3.0]))
-        0.5
+    Predictions and targets, here and below, are (n,) or (n, 1).
     """
     error, target = _errors(out, y)
     spread = float((target - target.mean()).square().sum())
@@ -139,46 +114,23 @@ def r2(out: Tensor, y: Tensor) -> float:
 
 
 def rmse(out: Tensor, y: Tensor) -> float:
-    """Compute the root of the mean squared error; 0 is perfect.
-
-    Example:
-        >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])) == 2.0**0.5
-        True
-    """
+    """Compute the root of the mean squared error; 0 is perfect."""
     return math.sqrt(float(_errors(out, y)[0].square().mean()))
 
 
 def mae(out: Tensor, y: Tensor) -> float:
-    """Compute the mean absolute error; 0 is perfect.
-
-    Example:
-        >>> mae(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
-        1.0
-    """
+    """Compute the mean absolute error; 0 is perfect."""
     return float(_errors(out, y)[0].abs().mean())
 
 
 METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
-    "accuracy": accuracy,
-    "micro_f1": micro_f1,
-    "roc_auc": roc_auc,
-    "r2": r2,
-    "rmse": rmse,
-    "mae": mae,
+    metric.__name__: metric for metric in (accuracy, micro_f1, roc_auc, r2, rmse, mae)
 }
 LOWER_IS_BETTER = frozenset({"rmse", "mae"})
 
 
 def metric_for(y: Tensor) -> str:
-    """Choose the metric: "accuracy" for integer class ids, "micro_f1" for (n, c) labels of 0 and 1, "r2" for targets.
-
-    Raises:
-        ValueError: `y` is neither.
-
-    Example:
-        >>> metric_for(torch.tensor([3, 1, 2])), metric_for(torch.tensor([[0, 1], [1, 1]]))
-        ('accuracy', 'micro_f1')
-    """
+    """Choose the metric: "accuracy" for class ids, "micro_f1" for (n, c) labels of 0 and 1, "r2" for targets."""
     if y.dim() == 2 and y.size(1) > 1 and bool(((y == 0) | (y == 1)).all()):
         return "micro_f1"
     if y.dim() == 1 or (y.dim() == 2 and y.size(1) == 1):
@@ -203,11 +155,6 @@ def score(out: Tensor, y: Tensor, *, masks: Mapping[str, Tensor], metric: str | 
 
     Raises:
         ValueError: the metric is unknown, a mask is no bool mask (n,), or the metric refuses a split, which is named.
-
-    Example:
-        >>> out, y = torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])
-        >>> score(out, y, masks={"train": torch.tensor([True, False]), "test": torch.tensor([False, True])})
-        {'train': 1.0, 'test': 0.0}
     """
     name = metric_for(y) if metric is None else metric
     if name not in METRICS:
@@ -255,16 +202,6 @@ def _area(scores: Tensor, positive: Tensor) -> float:
     above = int(positive.sum())
     below = len(positive) - above
     return float((rank[positive].sum() - above * (above + 1) / 2) / (above * below))
-
-
-def _as_column(y: Tensor, metric: str) -> Tensor:
-    """Flatten (n,) or (n, 1) labels to (n,)."""
-    if y.dim() != 1 and tuple(y.shape[1:]) != (1,):
-        raise ValueError(
-            f"Expected 'y' to have shape (n,) or (n, 1) for {metric} (got {tuple(y.shape)}); "
-            "for several labels per node use 'micro_f1' or 'roc_auc'."
-        )
-    return y.reshape(-1)
 
 
 def _check_lengths(out: Tensor, y: Tensor) -> None:

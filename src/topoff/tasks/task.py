@@ -91,11 +91,6 @@ def task_of(y: Tensor, *, train_mask: Tensor, metric: str = "auto", class_weight
     Raises:
         ValueError: the metric does not exist or does not suit the labels, or class weights are asked for where there
             are no classes.
-
-    >>> y = torch.tensor([1.0, 3.0, 9.0])
-    >>> task = task_of(y, train_mask=torch.tensor([True, True, False]))
-    >>> task.kind, task.center, round(task.scale, 3)
-    ('regression', 2.0, 1.414)
     """
     if class_weight not in CLASS_WEIGHTS:
         raise ValueError(f"Expected class_weight to be one of {', '.join(CLASS_WEIGHTS)} (got '{class_weight}').")
@@ -131,9 +126,8 @@ def _balanced(y: Tensor, *, kind: str, outputs: int) -> Tensor:
     """Weigh classes by n / (classes x count), labels by negatives / positives; what never occurs weighs 1."""
     if kind == "multilabel":
         positive = y.double().sum(dim=0)
-        return torch.where(
-            (positive > 0) & (positive < len(y)), (len(y) - positive) / positive.clamp(min=1), 1.0
-        ).float()
+        occurs = (positive > 0) & (positive < len(y))
+        return torch.where(occurs, (len(y) - positive) / positive.clamp(min=1), 1.0).float()
     count = torch.bincount(y, minlength=outputs).double()
     present = int((count > 0).sum())
     return torch.where(count > 0, len(y) / (present * count.clamp(min=1)), 1.0).float()

@@ -256,7 +256,7 @@ def test_the_second_fit_reads_the_parts(cache: Path, monkeypatch: pytest.MonkeyP
     with np.load(file) as content:
         stored = content["parts"]
     np.savez(file, parts=stored[::-1])
-    monkeypatch.setattr(partitioning, "partition", lambda *args, **kwargs: pytest.fail("partitioned again"))
+    monkeypatch.setattr(partitioning, "_cut", lambda *args, **kwargs: pytest.fail("partitioned again"))
     assert fitted(method=method).tolist() == stored[::-1].tolist() != stored.tolist()
 
 

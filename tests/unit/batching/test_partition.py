@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphs import SQUARE, cliques, same_part
 from topoff.batching import partition as partitioning
-from topoff.batching.partition import cached_partition, partition
+from topoff.batching.partition import partition
 
 PARTITIONERS = ["kaminpar", "metis"]
 METHODS = [*PARTITIONERS, "random"]
@@ -192,7 +192,7 @@ def test_weights_that_no_partition_can_use(bad: float) -> None:
         partition(SQUARE, 4, parts=2, edge_weight=torch.tensor([1.0, bad, 1.0, 1.0]))
 
 
-# cached_partition
+# with a cache
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 2], [1, 2, 0, 4, 5, 3, 3]])  # two triangles and an edge between them
 WEIGHT = torch.tensor([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 1.0])
@@ -215,12 +215,10 @@ def test_cached_parts_are_the_same_and_are_read(
     expected = partition(EDGES, 6, parts=2, method=method, edge_weight=weight)
     lines: list[str] = []
     for _ in range(2):
-        found = cached_partition(
-            EDGES, 6, parts=2, method=method, edge_weight=weight, folder=tmp_path, progress=lines.append
-        )
+        found = partition(EDGES, 6, parts=2, method=method, edge_weight=weight, cache=tmp_path, progress=lines.append)
         assert found.dtype == torch.int64
         assert torch.equal(found, expected)
-        monkeypatch.setattr(partitioning, "partition", never)
+        monkeypatch.setattr(partitioning, "_cut", never)
     assert len(kept(tmp_path)) == 1
     assert kept(tmp_path)[0].startswith("parts-")
     assert lines[0] == lines[-1] == "looking for the parts of 6 nodes in the cache"
@@ -230,8 +228,8 @@ def test_all_that_decides_the_parts_is_in_the_key(tmp_path: Path, monkeypatch: p
     def store(edges: Tensor = EDGES, nodes: int = 6, **other: Any) -> None:
         """Partition with one thing changed, and see a new file."""
         before = kept(tmp_path)
-        arguments: dict[str, Any] = {"parts": 2, "folder": tmp_path} | other
-        cached_partition(edges, nodes, **arguments)
+        arguments: dict[str, Any] = {"parts": 2, "cache": tmp_path} | other
+        partition(edges, nodes, **arguments)
         assert len(kept(tmp_path)) == len(before) + 1
 
     store()
@@ -255,11 +253,11 @@ def test_all_that_decides_the_parts_is_in_the_key(tmp_path: Path, monkeypatch: p
 def test_another_release_of_another_partitioner_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cached_partition(EDGES, 6, parts=2, folder=tmp_path)
+    partition(EDGES, 6, parts=2, cache=tmp_path)
     true = partitioning.version
     monkeypatch.setattr(partitioning, "version", lambda package: "99" if package == "pymetis" else true(package))
-    monkeypatch.setattr(partitioning, "partition", never)
-    cached_partition(EDGES, 6, parts=2, folder=tmp_path)
+    monkeypatch.setattr(partitioning, "_cut", never)
+    partition(EDGES, 6, parts=2, cache=tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int32], ids=str)
@@ -267,7 +265,7 @@ def test_cached_parts_with_weights_of_any_type_that_learn(tmp_path: Path, dtype:
     weight = WEIGHT.to(dtype)
     if dtype.is_floating_point:
         weight.requires_grad_()
-    found = cached_partition(EDGES, 6, parts=2, edge_weight=weight, folder=tmp_path)
+    found = partition(EDGES, 6, parts=2, edge_weight=weight, cache=tmp_path)
     assert torch.equal(found, partition(EDGES, 6, parts=2, edge_weight=weight))
 
 
@@ -283,19 +281,19 @@ def test_cached_parts_with_weights_of_any_type_that_learn(tmp_path: Path, dtype:
     ids=["name", "length", "dtype", "large", "negative"],
 )
 def test_a_sound_file_of_something_else_is_not_used(tmp_path: Path, content: dict[str, Any]) -> None:
-    expected = cached_partition(EDGES, 6, parts=2, folder=tmp_path)
+    expected = partition(EDGES, 6, parts=2, cache=tmp_path)
     np.savez(tmp_path / kept(tmp_path)[0], **content)
     with pytest.warns(RuntimeWarning, match=r"to hold 6 parts from 0 to 1 \(got something else\).*delete the file"):
-        assert torch.equal(cached_partition(EDGES, 6, parts=2, folder=tmp_path), expected)
+        assert torch.equal(partition(EDGES, 6, parts=2, cache=tmp_path), expected)
 
 
 def test_wrong_arguments_are_refused_and_nothing_is_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'method' to be one of"):
-        cached_partition(SQUARE, 4, parts=2, method="zzz", folder=tmp_path)
+        partition(SQUARE, 4, parts=2, method="zzz", cache=tmp_path)
     with pytest.raises(ValueError, match="'seed' to be at least 0"):
-        cached_partition(SQUARE, 4, parts=2, seed=-1, folder=tmp_path)
+        partition(SQUARE, 4, parts=2, seed=-1, cache=tmp_path)
     with pytest.raises(ValueError, match="'edge_index' to be integers"):
-        cached_partition(SQUARE.bfloat16(), 4, parts=2, folder=tmp_path)
+        partition(SQUARE.bfloat16(), 4, parts=2, cache=tmp_path)
     with pytest.raises(ValueError, match="'parts' to be between 1 and the number of nodes"):
-        cached_partition(SQUARE, 4, parts=5, folder=tmp_path)
+        partition(SQUARE, 4, parts=5, cache=tmp_path)
     assert kept(tmp_path) == []

@@ -12,7 +12,6 @@ from topoff.batching.samplers import (
     count,
     edge_probabilities,
     edge_sampler,
-    fitting_budget,
     node_probabilities,
     node_sampler,
     pick,
@@ -184,21 +183,23 @@ def test_walks_of_a_graph_without_edges_stay() -> None:
 @pytest.mark.parametrize("name", ["node", "edge", "walk"])
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.7])
 def test_a_budget_gives_the_wanted_number_of_nodes(name, share) -> None:
-    draw = samplers(communities(400))[name].draw
-    budget = fitting_budget(draw, share * 400, most=10_000, generator=lambda t: np.random.default_rng([9, t]))
-    sizes = [len(draw(budget, np.random.default_rng([10, t]))) for t in range(200)]
+    sampler = samplers(communities(400))[name]
+    budget = sampler.budget(share, generator=lambda t: np.random.default_rng([9, t]))
+    sizes = [len(sampler.draw(budget, np.random.default_rng([10, t]))) for t in range(200)]
     # sizes of both the trials and these vary by less than 12 nodes; 10 trials: standard error below 4
     assert np.std(sizes) < 12
     assert np.mean(sizes) == pytest.approx(share * 400, abs=9)
 
 
-def test_a_budget_is_the_least_that_suffices_and_stops_at_the_most() -> None:
+def test_a_budget_is_the_least_that_suffices_and_stops_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(budget: int, rng: np.random.Generator) -> np.ndarray:
         return np.arange(budget // 2)
 
-    found = [fitting_budget(draw, wanted, most=100, generator=np.random.default_rng) for wanted in (0.2, 1, 7, 50, 51)]
-    assert found == [2, 2, 14, 100, 100]
-    assert fitting_budget(draw, 0, most=100, generator=np.random.default_rng) == 1
+    monkeypatch.setattr("topoff.batching.samplers.MOST", 1)
+    sampler = Sampler(draw, num_nodes=100, reached=100)
+    ratios = (0.002, 0.01, 0.08, 0.5, 0.51)
+    assert [sampler.budget(ratio, generator=np.random.default_rng) for ratio in ratios] == [2, 2, 16, 100, 100]
+    assert sampler.budget(0, generator=np.random.default_rng) == 1
 
 
 # counts

@@ -10,7 +10,8 @@ import pytest
 from table_files import EDGES, FEW, one_column, parquet_nodes, read, same, write
 from topoff.data import columns
 from topoff.data.load import load
-from topoff.data.tables import is_table_folder, read_tables
+from topoff.data.sources import is_table_folder
+from topoff.data.tables import read_tables
 
 
 def test_quotes_commas_unicode_and_line_ends(tmp_path: Path) -> None:
