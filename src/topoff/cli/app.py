@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from topoff import __version__
 from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
 from topoff.cli.flags import with_settings
+from topoff.machine.memory import keep_freed_memory
 
 MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
 NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have no exception of their own
@@ -35,13 +36,7 @@ class _Verbs(TyperGroup):
             raise Stopped(str(stop) or "Stopped.") from None
 
 
-app = typer.Typer(
-    cls=_Verbs,
-    help="Graph neural networks in mini-batches that behave like the whole graph.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(cls=_Verbs, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("info", epilog=info.EXAMPLES)(info.info)
 app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
 app.command("partition", epilog=partition.EXAMPLES)(partition.partition)
@@ -65,6 +60,7 @@ def _root(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; also allowed after the verb."),
 ) -> None:
     """Graph neural networks in mini-batches that behave like the whole graph."""
+    keep_freed_memory()  # before a verb imports torch
 
 
 def main() -> None:

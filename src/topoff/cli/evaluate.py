@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root
+from topoff.cli.flags import AsJson, Quiet, Root, Run
 
 EXAMPLES = """Examples:
 
@@ -18,20 +17,17 @@ EXAMPLES = """Examples:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
-    data: Annotated[str | None, typer.Option(help="Another graph than the run's own, with labels.")] = None,
+    run: Run,
+    data: Annotated[str | None, typer.Option(help="A graph other than the run's own, with labels.")] = None,
     root: Root = None,
     compensated: Annotated[
-        bool, typer.Option("--compensated", help="Score batches too, compensated from the final weights.")
+        bool, typer.Option("--compensated", help="Also score batches, compensated from the final weights.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a trained run exactly, on the whole graph, on pooled predictions."""
-    from topoff.machine.memory import keep_freed_memory
-
-    keep_freed_memory()
-    from topoff.cli.progress import working
+    """Score a trained run exactly: on the whole graph, all predictions of a split pooled."""
+    from topoff.cli.summaries import working
     from topoff.training.trained import evaluate as score
     from topoff.training.trained import graph_for, open_run
 
@@ -47,10 +43,10 @@ def evaluate(
 
 def _print(result: dict[str, Any], *, title: str) -> None:
     """Print the scores, exact beside compensated."""
-    from rich.console import Console
     from rich.table import Table
 
     from topoff.cli.format import percent
+    from topoff.cli.summaries import console
     from topoff.data.layout import SPLITS
 
     beside = result.get("compensated")
@@ -60,4 +56,4 @@ def _print(result: dict[str, Any], *, title: str) -> None:
         table.add_row(split, *(percent(value, metric=result["metric"]) for value in cells))
     if beside:
         table.add_row("fidelity", "", percent(beside["fidelity"]))
-    Console(markup=False, emoji=False).print(table)
+    console().print(table)
