@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import typer
@@ -69,7 +69,8 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warner()
+            warn = cache(_warn)  # once, wherever it is
+            warnings.showwarning = lambda message, *_, **__: warn(str(message))
             app(args=arguments, prog_name="topoff")
     except (Stopped, KeyboardInterrupt) as stop:
         raise SystemExit(_say(str(stop) or "Stopped.", 1)) from None
@@ -94,17 +95,9 @@ def _sentence(error: Exception) -> tuple[str, int]:
     return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1
 
 
-def _warner() -> Callable[..., None]:
-    """Return a function that prints a warning in one line, without its place in the code, and once wherever it is."""
-    told = set()
-
-    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        """Print a warning that was not printed yet."""
-        if str(message) not in told:
-            told.add(str(message))
-            _say(f"warning: {message}", 0)
-
-    return warn
+def _warn(text: str) -> None:
+    """Print a warning in one line, without its place in the code."""
+    _say(f"warning: {text}", 0)
 
 
 def _say(text: str, code: int) -> int:

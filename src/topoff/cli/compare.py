@@ -36,8 +36,8 @@ def compare(
     target: Annotated[
         float | None,
         typer.Option(
-            help="Report the time to this validation score, such as 0.75. [default: 99 % of the best method's "
-            "best score, at its worst seed]",
+            help="Report the time to this validation score, such as 0.75. [default: 99 % of what the best "
+            "method reaches with its worst seed]",
             show_default=False,
         ),
     ] = None,
@@ -69,12 +69,10 @@ def compare(
         raise ValueError(f"Expected the methods as --methods (got --method {method}); add the s.")
     if target is not None and not math.isfinite(target):
         raise ValueError(f"Expected --target to be a score, such as 0.75 (got {target}).")
-    from topoff.cli.compare_progress import CompareProgress, print_table
+    from topoff.cli.compare_progress import CompareProgress
     from topoff.experiments.jobs import Job, config_of, parse_methods, split_settings
-    from topoff.experiments.page import write_page
     from topoff.experiments.processes import train_all
-    from topoff.experiments.table import TABLE, make_table, write_summaries
-    from topoff.training.run_folder import RunFolder
+    from topoff.experiments.table import make_table
 
     names = parse_methods(methods)
     shared, own = split_settings(parse_settings(setting or []), names)
@@ -92,8 +90,17 @@ def compare(
         failures = train_all(jobs, watcher=progress)
     about = {"dataset": base.dataset, "model": base.model, "epochs": base.epochs, "out": str(top), "command": command()}
     rows: dict[str, Any] = {"methods": names, "seeds": numbers, "own": own, "failures": failures}
-    made = make_table(top, **rows, about=about, target=target)
-    write_summaries(top, names, numbers, command=command())
+    _show(top, make_table(top, **rows, about=about, target=target), as_json=as_json)
+
+
+def _show(top: Path, made: dict[str, Any], *, as_json: bool) -> None:
+    """Write what a comparison came to, and print it; exit with 1 where no method could be trained."""
+    from topoff.cli.compare_progress import print_table
+    from topoff.experiments.page import write_page
+    from topoff.experiments.table import TABLE, write_summaries
+    from topoff.training.run_folder import RunFolder
+
+    write_summaries(top, list(made["methods"]), made["seeds"], command=command())
     RunFolder(top).write(TABLE, made)
     page = write_page(top)
     table = RunFolder(top).read_json(TABLE)  # in which NaN is null

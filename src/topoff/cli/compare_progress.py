@@ -80,7 +80,7 @@ class CompareProgress(Watcher):
         """Print a warning that was not printed yet."""
         if text not in self._told:
             self._told.add(text)
-            self._say(f"topoff: warning: {self._name}: {' '.join(text.split())}")
+            print_lines([f"topoff: warning: {self._name}: {' '.join(text.split())}"], to=self._bar.console)
 
     def ended(self, job: Job, failure: Failure | None) -> None:
         """Say how a run went."""
@@ -94,7 +94,7 @@ class CompareProgress(Watcher):
 
     def _say(self, text: str) -> None:
         if not self._quiet:
-            self._bar.console.print(text, soft_wrap=True)
+            print_lines([text], to=self._bar.console)
 
 
 def print_table(table: dict[str, Any], page: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from topoff.cli.flags import AsJson, Quiet, Root, Run
+from topoff.cli.format import percent
+from topoff.data.layout import SPLITS
 
 EXAMPLES = """Examples:
 
@@ -27,7 +29,9 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Score a trained run exactly: on the whole graph, all predictions of a split pooled."""
-    from topoff.cli.summaries import working
+    from rich.table import Table
+
+    from topoff.cli.summaries import console, working
     from topoff.training.trained import evaluate as score
     from topoff.training.trained import graph_for, open_run
 
@@ -37,20 +41,9 @@ def evaluate(
     result = json.loads(json.dumps(result), parse_constant=lambda _: None)  # an empty split scores NaN: no JSON
     if as_json:
         typer.echo(json.dumps({"run": str(run), **result}))
-    else:
-        _print(result, title=str(run))
-
-
-def _print(result: dict[str, Any], *, title: str) -> None:
-    """Print the scores, exact beside compensated."""
-    from rich.table import Table
-
-    from topoff.cli.format import percent
-    from topoff.cli.summaries import console
-    from topoff.data.layout import SPLITS
-
+        return
     beside = result.get("compensated")
-    table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=title)
+    table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=str(run))
     for split in SPLITS:
         cells = [result[split], *([beside[split]] if beside else [])]
         table.add_row(split, *(percent(value, metric=result["metric"]) for value in cells))

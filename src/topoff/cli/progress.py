@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 
 def progress_bar(*columns: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
-    """Make a bar on stderr, of tasks with a note; it is disabled when quiet or not on a terminal.
+    """Make a bar on stderr for tasks with a note, disabled when quiet or not on a terminal.
 
-    Args:
-        columns: what stands between bar and note; by default the percentage and the remaining time.
-        quiet: show nothing.
-        transient: leave nothing behind.
+    Between bar and note stand the columns, by default the percentage and the remaining time.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -101,7 +98,7 @@ class Display(Listener):
     def _say(self, text: str) -> None:
         """Print a line where no bar shows the same."""
         if self._bar.disable and not self.quiet:
-            print_lines([text], stderr=True)
+            print_lines([text], to=self._bar.console)
 
 
 class Interruption(Listener):

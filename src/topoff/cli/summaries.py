@@ -33,10 +33,10 @@ def working(what: str, *, quiet: bool) -> Status:
     return console(stderr=True, quiet=quiet).status(what)
 
 
-def print_lines(lines: Sequence[str], *, stderr: bool = False) -> None:
+def print_lines(lines: Sequence[str], *, to: Console | None = None) -> None:
     """Print lines of any length, which the terminal breaks."""
     for line in lines:
-        console(stderr=stderr).print(line, soft_wrap=True)
+        (to or console()).print(line, soft_wrap=True)
 
 
 def print_pairs(title: str, rows: Mapping[str, str], **look: Any) -> None:
@@ -51,8 +51,8 @@ def print_pairs(title: str, rows: Mapping[str, str], **look: Any) -> None:
 
 def print_choices(choices: list[Choice], *, notes: Sequence[str] = ()) -> None:
     """Say what was done to the user's tables and what was chosen, and why; on stderr, since it is no result."""
-    print_lines([f"tables: {note}" for note in notes], stderr=True)
-    print_lines([f"chosen: {choice.what} = {choice.value} ({choice.why})" for choice in choices], stderr=True)
+    chosen = [f"chosen: {choice.what} = {choice.value} ({choice.why})" for choice in choices]
+    print_lines([*(f"tables: {note}" for note in notes), *chosen], to=console(stderr=True))
 
 
 def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: Task, data: Data) -> None:
