@@ -28,7 +28,7 @@ def evaluate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a trained run exactly: on the whole graph, all predictions of a split pooled."""
+    """Score a trained run exactly: on the whole graph, over all nodes of a split at once."""
     from rich.table import Table
 
     from topoff.cli.summaries import console, working

@@ -23,7 +23,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="Where to write: .parquet, .csv or .npz.")] = Path("predictions.parquet"),
     data: Annotated[str | None, typer.Option(help="A graph other than the run's own; it needs no labels.")] = None,
     root: Root = None,
-    compensated: Annotated[bool, typer.Option("--compensated", help="Predict by compensated batches instead.")] = False,
+    compensated: Annotated[bool, typer.Option("--compensated", help="Predict in compensated batches instead of exactly.")] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
