@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import typer
@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from topoff import __version__
 from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
 from topoff.cli.flags import with_settings
+from topoff.machine.memory import keep_freed_memory
 
 MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
 NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have no exception of their own
@@ -35,13 +36,7 @@ class _Verbs(TyperGroup):
             raise Stopped(str(stop) or "Stopped.") from None
 
 
-app = typer.Typer(
-    cls=_Verbs,
-    help="Graph neural networks in mini-batches that behave like the whole graph.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(cls=_Verbs, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("info", epilog=info.EXAMPLES)(info.info)
 app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
 app.command("partition", epilog=partition.EXAMPLES)(partition.partition)
@@ -65,6 +60,7 @@ def _root(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; also allowed after the verb."),
 ) -> None:
     """Graph neural networks in mini-batches that behave like the whole graph."""
+    keep_freed_memory()  # before a verb imports torch
 
 
 def main() -> None:
@@ -73,7 +69,8 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warner()
+            warn = cache(_warn)  # once, wherever it is
+            warnings.showwarning = lambda message, *_, **__: warn(str(message))
             app(args=arguments, prog_name="topoff")
     except (Stopped, KeyboardInterrupt) as stop:
         raise SystemExit(_say(str(stop) or "Stopped.", 1)) from None
@@ -98,17 +95,9 @@ def _sentence(error: Exception) -> tuple[str, int]:
     return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1
 
 
-def _warner() -> Callable[..., None]:
-    """Return a function that prints a warning in one line, without its place in the code, and once wherever it is."""
-    told = set()
-
-    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        """Print a warning that was not printed yet."""
-        if str(message) not in told:
-            told.add(str(message))
-            _say(f"warning: {message}", 0)
-
-    return warn
+def _warn(text: str) -> None:
+    """Print a warning in one line, without its place in the code."""
+    _say(f"warning: {text}", 0)
 
 
 def _say(text: str, code: int) -> int:

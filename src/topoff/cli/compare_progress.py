@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from topoff.cli.format import duration, percent
+from topoff.cli.progress import progress_bar
+from topoff.cli.summaries import console, print_lines
 from topoff.experiments.columns import COLUMNS, Column, best_of, cell, marked, written
 from topoff.experiments.jobs import Failure, Job, Watcher
 from topoff.training.records import Epoch
@@ -20,13 +22,10 @@ class CompareProgress(Watcher):
     """Show the progress of a comparison on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import TimeElapsedColumn
 
-        self._console = Console(stderr=True, markup=False, emoji=False)
-        self._quiet, self._live = quiet, self._console.is_terminal and not quiet
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
-        self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
+        self._bar = progress_bar(TimeElapsedColumn(), quiet=quiet)
+        self._quiet, self._live = quiet, not self._bar.disable
         self._task = self._bar.add_task("starting", total=1, note="")
         self._before, self._epochs, self._metric, self._score = 0, 1, "accuracy", ""
         self._name, self._told, self._kept = "", set[str](), 0
@@ -81,7 +80,7 @@ class CompareProgress(Watcher):
         """Print a warning that was not printed yet."""
         if text not in self._told:
             self._told.add(text)
-            self._say(f"topoff: warning: {self._name}: {' '.join(text.split())}")
+            print_lines([f"topoff: warning: {self._name}: {' '.join(text.split())}"], to=self._bar.console)
 
     def ended(self, job: Job, failure: Failure | None) -> None:
         """Say how a run went."""
@@ -95,56 +94,47 @@ class CompareProgress(Watcher):
 
     def _say(self, text: str) -> None:
         if not self._quiet:
-            self._console.print(text, highlight=False, soft_wrap=True)
+            print_lines([text], to=self._bar.console)
 
 
 def print_table(table: dict[str, Any], page: Path) -> None:
     """Print the table, in parts where the terminal is narrow, the best value of each column in bold."""
-    from rich.console import Console
-
-    console = Console(markup=False, emoji=False)
-    unbound = console.options.update(max_width=10_000)
+    place = console()
+    unbound = place.options.update(max_width=10_000)
     for sizes in PARTS:
-        ends = list(accumulate(sizes))
-        parts = [_rich_table(table, COLUMNS[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-        if all(console.measure(part, options=unbound).maximum <= console.width for part in parts):
+        parts = [
+            _rich_table(table, COLUMNS[end - size : end]) for size, end in zip(sizes, accumulate(sizes), strict=True)
+        ]
+        if all(place.measure(part, options=unbound).maximum <= place.width for part in parts):
             break
     for part in parts:
-        console.print(part)
-    rows, metric = table["methods"], table["metric"] or "score"
+        place.print(part)
+    rows = table["methods"]
     for name, row in rows.items():
-        for note in [*([row["error"]] if "error" in row else []), *row.get("notes", ())]:
-            console.print(f"{name}: {note}", highlight=False, soft_wrap=True)
-    for note in table["notes"]:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        errors = [row["error"]] if "error" in row else []
+        print_lines([f"{name}: {note}" for note in (*errors, *row.get("notes", ()))])
+    print_lines([f"note: {note}" for note in table["notes"]])
     own = [f"{name} trains {row['own_model']}" for name, row in rows.items() if "own_model" in row]
-    if own:
-        console.print(f"* a model of its own: {', '.join(own)}", highlight=False, soft_wrap=True)
+    print_lines([f"* a model of its own: {', '.join(own)}"] if own else [])
     own = [f"{name}: {written(row['own_settings'])}" for name, row in rows.items() if "own_settings" in row]
-    if own:
-        console.print(f"+ settings of its own: {'; '.join(own)}", highlight=False, soft_wrap=True)
+    print_lines([f"+ settings of its own: {'; '.join(own)}"] if own else [])
     if table["target"] is not None:
-        console.print(f"target: validation {percent(table['target'], metric=metric)}", highlight=False)
-    console.print(f"runs: {table['out']}   page: {page}", highlight=False, soft_wrap=True)
+        print_lines([f"target: validation {percent(table['target'], metric=table['metric'] or 'score')}"])
+    print_lines([f"runs: {table['out']}   page: {page}"])
 
 
 def _rich_table(table: dict[str, Any], columns: tuple[Column, ...]) -> Any:
     """Make the part of the table that has these columns."""
-    from rich.table import Table
+    from rich import table as rich_table
     from rich.text import Text
 
     rows, metric = table["methods"], table["metric"] or "score"
-    made = Table(title=Text(f"{table['dataset']}: {table['model']}, {table['epochs']} epochs, {metric}"))
-    made.add_column("method")
-    for column in columns:
-        made.add_column(column.title, justify="right", no_wrap=True)
+    title = f"{table['dataset']}: {table['model']}, {table['epochs']} epochs, {metric}"
+    titles = (rich_table.Column(column.title, justify="right", no_wrap=True) for column in columns)
+    made = rich_table.Table("method", *titles, title=Text(title))
     best = {column.key: best_of(rows, column, metric=metric) for column in columns}
     for name, row in rows.items():
-        texts = [
-            Text(
-                cell(row, column, metric=metric).replace("\xa0", " "), style="bold" if name in best[column.key] else ""
-            )
-            for column in columns
-        ]
-        made.add_row(Text(marked(name, row)), *texts)
+        texts = (cell(row, column, metric=metric).replace("\xa0", " ") for column in columns)
+        styles = ("bold" if name in best[column.key] else "" for column in columns)
+        made.add_row(marked(name, row), *map(Text, texts, styles))
     return made

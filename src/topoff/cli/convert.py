@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root
+from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, Split, SplitSeed
 from topoff.data.edges import merge_edges, without_self_loops
 from topoff.data.write import check_place, ending_of, write_npz, write_tables
 from topoff.machine.files import replacing
@@ -20,13 +20,11 @@ EXAMPLES = """Examples:
 
 
 def convert(
-    dataset: Annotated[
-        str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
-    ],
+    dataset: Dataset,
     out: Annotated[str, typer.Argument(help="A file ending in .npz, else a folder for nodes and edges as tables.")],
     root: Root = None,
-    split: Annotated[int, typer.Option(help="Which of the dataset's splits to write.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)] = 0,
+    split: Split = 0,
+    seed: SplitSeed = 0,
     table_format: Annotated[
         str | None, typer.Option("--format", help="Format of the tables in a folder: csv or parquet (default).")
     ] = None,
@@ -45,7 +43,7 @@ def convert(
         bool,
         typer.Option("--remove-duplicates", help="Merge edges with the same source and target, weights as above."),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,11 +51,11 @@ def convert(
 
     The features of a folder are standardised when it is read, like those of any table.
     """
-    from rich.console import Console
+    from topoff.cli.summaries import working
 
     ending = ending_of(out, table_format)
     path = check_place(out, overwrite=overwrite)
-    with Console(stderr=True, quiet=quiet).status("loading") as status:
+    with working("loading", quiet=quiet) as status:
         from topoff.data.load import load
 
         data = load(dataset, root=root, split=split, seed=seed)
@@ -71,9 +69,7 @@ def convert(
         with replacing(path) as draft:
             write_npz(data, draft) if ending == "npz" else write_tables(data, draft, ending=ending)
     edges = data.edge_index.size(1)
-    if as_json:
-        sizes = {"nodes": data.num_nodes, "edges": edges, "edges_before": edges_before, "features": data.num_features}
-        typer.echo(json.dumps({"out": str(path), "format": ending, **sizes}))
-    else:
-        change = "" if edges == edges_before else f" (before: {edges_before:,})"
-        typer.echo(f"{path}: {data.num_nodes:,} nodes, {edges:,} edges{change}, {data.num_features:,} features")
+    sizes = {"nodes": data.num_nodes, "edges": edges, "edges_before": edges_before, "features": data.num_features}
+    change = "" if edges == edges_before else f" (before: {edges_before:,})"
+    text = f"{path}: {data.num_nodes:,} nodes, {edges:,} edges{change}, {data.num_features:,} features"
+    typer.echo(json.dumps({"out": str(path), "format": ending, **sizes}) if as_json else text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root
+from topoff.cli.flags import AsJson, Quiet, Root, Run
+from topoff.cli.format import percent
+from topoff.data.layout import SPLITS
 
 EXAMPLES = """Examples:
 
@@ -18,20 +19,19 @@ EXAMPLES = """Examples:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
-    data: Annotated[str | None, typer.Option(help="Another graph than the run's own, with labels.")] = None,
+    run: Run,
+    data: Annotated[str | None, typer.Option(help="A graph other than the run's own, with labels.")] = None,
     root: Root = None,
     compensated: Annotated[
-        bool, typer.Option("--compensated", help="Score batches too, compensated from the final weights.")
+        bool, typer.Option("--compensated", help="Also score batches, compensated from the final weights.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a trained run exactly, on the whole graph, on pooled predictions."""
-    from topoff.machine.memory import keep_freed_memory
+    """Score a trained run exactly: on the whole graph, over all nodes of a split at once."""
+    from rich.table import Table
 
-    keep_freed_memory()
-    from topoff.cli.progress import working
+    from topoff.cli.summaries import console, working
     from topoff.training.trained import evaluate as score
     from topoff.training.trained import graph_for, open_run
 
@@ -41,23 +41,12 @@ def evaluate(
     result = json.loads(json.dumps(result), parse_constant=lambda _: None)  # an empty split scores NaN: no JSON
     if as_json:
         typer.echo(json.dumps({"run": str(run), **result}))
-    else:
-        _print(result, title=str(run))
-
-
-def _print(result: dict[str, Any], *, title: str) -> None:
-    """Print the scores, exact beside compensated."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from topoff.cli.format import percent
-    from topoff.data.layout import SPLITS
-
+        return
     beside = result.get("compensated")
-    table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=title)
+    table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=str(run))
     for split in SPLITS:
         cells = [result[split], *([beside[split]] if beside else [])]
         table.add_row(split, *(percent(value, metric=result["metric"]) for value in cells))
     if beside:
         table.add_row("fidelity", "", percent(beside["fidelity"]))
-    Console(markup=False, emoji=False).print(table)
+    console().print(table)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
+import re
+import shlex
+import sys
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,10 +18,30 @@ import typer
 from topoff.training.config import FIELDS, Config
 
 Verb = Callable[..., None]
-# the flags that mean the same in every verb
+_DATASET = typer.Argument(help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables).")
+# what means the same in every verb
+Dataset = Annotated[str, _DATASET]
+MaybeDataset = Annotated[str | None, _DATASET]  # where a config may name it
+Run = Annotated[Path, typer.Argument(help="Folder of the run.")]
+ConfigFile = Annotated[str | None, typer.Option(help="A TOML file, or the name of a config that ships with topoff.")]
+Seeds = Annotated[str | None, typer.Option(help="Several seeds, such as 0-4 or 0,3: reports mean and deviation.")]
+Split = Annotated[int, typer.Option(help="Which of the dataset's splits to use.", min=0)]
+SplitSeed = Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 Root = Annotated[str | None, typer.Option(help="Folder with the raw files of PyG datasets.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only the result, warnings and errors.")]
+
+
+def command() -> str:
+    """Return the command line of this process."""
+    return f"topoff {shlex.join(sys.argv[1:])}"
+
+
+def new_folder(dataset: str, *words: str, kind: str = "") -> Path:
+    """Name the folder of a run, or of something of another kind, by its graph, some words and the time."""
+    parts = kind, Path(dataset).stem or dataset, *words, datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") for part in parts if part)
 
 
 def with_settings(verb: Verb) -> Verb:
@@ -29,18 +54,16 @@ def with_settings(verb: Verb) -> Verb:
     """
     hints = typing.get_type_hints(Config, include_extras=True)
     own = [p for p in inspect.signature(verb, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    flags = [_flag(name, hints[name]) for name in FIELDS if name not in {p.name for p in own}]
-    own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own]
+    settings = FIELDS.keys() - {p.name for p in own}
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own]
+    parameters += [_flag(name, hints[name]) for name in FIELDS if name in settings]
 
     def wrapped(**arguments: Any) -> None:
         """Call the verb with what was given."""
-        given = {key: value for key, value in arguments.items() if key not in settings or value is not None}
-        verb(**given)
+        verb(**{key: value for key, value in arguments.items() if key not in settings or value is not None})
 
-    settings = {flag.name for flag in flags}
-    parameters = [*own, *flags]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
     wrapped.__doc__, wrapped.__name__ = verb.__doc__, verb.__name__
     return wrapped
 
@@ -49,14 +72,13 @@ def _flag(name: str, hint: Any) -> inspect.Parameter:
     """Make the flag of one field: its type, its help, and the default in words."""
     kind, text = typing.get_args(hint)[0], next(item for item in hint.__metadata__ if isinstance(item, str))
     python, choices = _python_type(kind)
-    default = FIELDS[name].default
-    shown = default
-    if default is None and name not in ("root", "parts", "inits"):
+    shown = FIELDS[name].default
+    if shown is None and name not in ("root", "parts", "inits"):
         shown = "the model's own" if name in ("norm", "residual") else "chosen from the graph"
     words = f"{text} [{choices}]" if choices else text
-    words += "" if shown is None else f" [default: {shown if not isinstance(shown, bool) else str(shown).lower()}]"
-    flag = f"--{name.replace('_', '-')}"
-    spelling = f"{flag}/--no-{flag[2:]}" if python is bool else flag
+    words += "" if shown is None else f" [default: {str(shown).lower() if isinstance(shown, bool) else shown}]"
+    flag = name.replace("_", "-")
+    spelling = f"--{flag}/--no-{flag}" if python is bool else f"--{flag}"
     annotation = Annotated[python | None, typer.Option(spelling, help=words, show_default=False)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root
+from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, SplitSeed
+from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from topoff.data.describe import Degrees, Description
@@ -26,21 +26,19 @@ MOST_CLASSES = 20  # rows of the table of classes
 
 
 def info(
-    dataset: Annotated[
-        str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
-    ],
+    dataset: Dataset,
     root: Root = None,
-    split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)] = 0,
+    split: Split = 0,
+    seed: SplitSeed = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Describe and check a graph: size, degrees, labels, split, features, and what to mind before training."""
     from dataclasses import asdict
 
-    from rich.console import Console
+    from topoff.cli.summaries import console, print_lines, print_pairs, working
 
-    with Console(stderr=True, quiet=quiet).status("loading"):
+    with working("loading", quiet=quiet):
         from topoff.data.describe import describe
         from topoff.data.load import load
 
@@ -50,38 +48,13 @@ def info(
     if as_json:
         typer.echo(json.dumps({"dataset": dataset, **asdict(found), "notes": notes}))
         return
-    # markup is off: a class may be called "[bold]"
-    console = Console(markup=False, emoji=False, highlight=False)
-    _print_tables(console, found, dataset=dataset)
-    _print_sentences(console, "Notes on the tables", notes)
-    _print_sentences(console, "Warnings", found.warnings)
-
-
-def _print_tables(console: Console, found: Description, *, dataset: str) -> None:
-    """Print what is known, one table per subject."""
-    console.print(_pairs(f"Graph: {dataset}", _graph_rows(found)))
-    console.print(_degree_table(found))
-    console.print(_pairs("Labels and features", _label_rows(found)))
+    print_pairs(f"Graph: {dataset}", _graph_rows(found), title_justify="left")
+    console().print(_degree_table(found))
+    print_pairs("Labels and features", _label_rows(found), title_justify="left")
     if found.classes:
-        console.print(_class_table(found))
-
-
-def _print_sentences(console: Console, title: str, sentences: list[str]) -> None:
-    """Print a title and a list, or nothing."""
-    if sentences:
-        console.print(f"{title}:")
-    for sentence in sentences:
-        console.print(f"- {sentence}", soft_wrap=True)
-
-
-def _pairs(title: str, rows: dict[str, str]) -> Table:
-    """Make a table of names and values."""
-    from rich.table import Table
-
-    table = Table(title=title, show_header=False, title_justify="left")
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+        console().print(_class_table(found))
+    for title, sentences in (("Notes on the tables:", notes), ("Warnings:", found.warnings)):
+        print_lines([title, *(f"- {sentence}" for sentence in sentences)] if sentences else [])
 
 
 def _graph_rows(found: Description) -> dict[str, str]:
@@ -132,12 +105,11 @@ def _label_rows(found: Description) -> dict[str, str]:
 def _degree_table(found: Description) -> Table:
     """Draw the histogram of the (incoming) edges per node."""
     from rich.progress_bar import ProgressBar
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(title="Incoming edges per node" if found.degree_out else "Edges per node", title_justify="left")
-    table.add_column("edges", justify="right")
-    table.add_column("nodes", justify="right")
-    table.add_column("")
+    title = "Incoming edges per node" if found.degree_out else "Edges per node"
+    columns = (Column("edges", justify="right"), Column("nodes", justify="right"), "")
+    table = Table(*columns, title=title, title_justify="left")
     edges, counts = found.histogram["edges"], found.histogram["counts"]
     for first, beyond, count in zip(edges[:-1], edges[1:], counts, strict=True):
         label = f"{first:,}" if beyond == first + 1 else f"{first:,}-{beyond - 1:,}"
@@ -147,18 +119,15 @@ def _degree_table(found: Description) -> Table:
 
 def _class_table(found: Description) -> Table:
     """Count the classes per split, the largest first."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(title="Labels" if found.task == "multilabel" else "Classes", title_justify="left")
-    table.add_column("name", overflow="fold")
-    for name in ("nodes", "train", "val", "test"):
-        table.add_column(name, justify="right")
+    columns = (Column("name", overflow="fold"), *(Column(name, justify="right") for name in ("nodes", *SPLITS)))
+    table = Table(*columns, title="Labels" if found.task == "multilabel" else "Classes", title_justify="left")
     ordered = sorted(found.classes, key=lambda one: -one.count)
     for one in ordered[:MOST_CLASSES]:
         table.add_row(one.name, *(f"{count:,}" for count in (one.count, one.train, one.val, one.test)))
-    rest = ordered[MOST_CLASSES:]
-    if rest:
-        sums = (sum(getattr(one, key) for one in rest) for key in ("count", "train", "val", "test"))
+    if rest := ordered[MOST_CLASSES:]:
+        sums = (sum(vars(one)[key] for one in rest) for key in ("count", *SPLITS))
         table.add_row(f"and {len(rest):,} more", *(f"{count:,}" for count in sums))
     return table
 

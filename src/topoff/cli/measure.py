@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root
+from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split
 
 EXAMPLES = """Examples:
 
@@ -19,9 +19,7 @@ OWN = "[default: the model's own]"
 
 
 def measure(
-    dataset: Annotated[
-        str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder of tables.")
-    ],
+    dataset: Dataset,
     root: Root = None,
     model: Annotated[
         str,
@@ -51,18 +49,16 @@ def measure(
         typer.Option(help="'none': basis from random initialisations; A: from the weights A epochs before the end."),
     ] = "none",
     methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop, gas.")] = "top,cluster,drop",
-    split: Annotated[int, typer.Option(help="Which of the dataset's splits.", min=0)] = 0,
+    split: Split = 0,
     seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model full-batch, then measure how far mini-batches are from its exact output and gradient."""
-    from topoff.machine.memory import keep_freed_memory
-
-    keep_freed_memory()
+    """Train a model full-batch, then measure how far its mini-batches are from the exact output and gradient."""
     import torch
 
     from topoff.batching.node_sets import NodeSets
+    from topoff.cli.progress import progress_bar
     from topoff.compensation.estimator import Compensator
     from topoff.data.load import load
     from topoff.experiments.measure import check_methods, train_full_batch
@@ -76,22 +72,21 @@ def measure(
     Compensator(rank, estimator=estimator).check()
     data = load(dataset, root=root, split=split, seed=seed)
     torch.manual_seed(seed)
-    network = make_model(
-        model,
-        in_channels=data.num_features,
-        out_channels=int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1),
-        degrees=degree_histogram(data.edge_index, int(data.num_nodes)),
-        hidden=hidden,
-        layers=layers,
-        dropout=dropout,
-        norm=norm,
-        residual=residual,
-    ).to(data.x.dtype)
-    with _Display(epochs, quiet=quiet) as display:
-        display.say("partitioning")
+    options: dict[str, Any] = {"hidden": hidden, "layers": layers, "dropout": dropout}
+    degrees = degree_histogram(data.edge_index, int(data.num_nodes))
+    options |= {"norm": norm, "residual": residual, "degrees": degrees}
+    outputs = int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1)
+    network = make_model(model, in_channels=data.num_features, out_channels=outputs, **options).to(data.x.dtype)
+    with progress_bar(quiet=quiet, transient=True) as bar:
+        task = bar.add_task("partitioning", total=epochs, note="")
+
+        def tell(epoch: int, loss: float) -> None:
+            """Show how far the training is."""
+            bar.update(task, completed=epoch, description=f"training full-batch, loss {loss:.3f}")
+
         sets = NodeSets(method=batches, ratio=ratio, parts=None if batches == "random" else parts, seed=seed).fit(data)
-        trained = train_full_batch(network, data, epochs=epochs, lr=lr, age=age, seed=seed, tell=display.tell)
-        display.say("comparing")
+        trained = train_full_batch(network, data, epochs=epochs, lr=lr, age=age, seed=seed, tell=tell)
+        bar.update(task, description="comparing")
         settings = {"rank": rank, "inits": inits, "estimator": estimator, "seed": seed}
         result = compare(trained, data, sets=sets, methods=chosen, lr=lr, **settings)
     if as_json:
@@ -108,48 +103,17 @@ def _age(text: str) -> int | None:
     return int(text)
 
 
-class _Display:
-    """Show a progress bar on stderr while training; nothing when quiet or not a terminal."""
-
-    def __init__(self, epochs: int, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-        self._progress = Progress(
-            *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal
-        )
-        self._task = self._progress.add_task("training full-batch", total=epochs)
-
-    def __enter__(self) -> _Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def tell(self, epoch: int, loss: float) -> None:
-        """Show how far the training is."""
-        self._progress.update(self._task, completed=epoch, description=f"training full-batch, loss {loss:.3f}")
-
-    def say(self, what: str) -> None:
-        """Show what is being done."""
-        self._progress.update(self._task, description=what)
-
-
 def _print_table(result: dict[str, Any], dataset: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(title=f"Batches against the whole graph: {dataset}")
-    table.add_column("method")
-    columns = ("relative_error", "accuracy_degradation", "gradient_error", "gradient_cosine", "certificate")
-    for name in columns:
-        table.add_column(name.replace("_", " "), justify="right")
+    from topoff.cli.summaries import console
+
+    names = ("relative_error", "accuracy_degradation", "gradient_error", "gradient_cosine", "certificate")
+    columns = (Column(name.replace("_", " "), justify="right") for name in names)
+    table = Table("method", *columns, title=f"Batches against the whole graph: {dataset}")
     for method, row in result.items():
-        table.add_row(method, *(_cell(name, row.get(name)) for name in columns))
-    Console().print(table)
+        table.add_row(method, *(_cell(name, row.get(name)) for name in names))
+    console().print(table)
 
 
 def _cell(name: str, value: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root
+from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root
 from topoff.data.write import check_place, known_names
 from topoff.machine.files import replacing
 
@@ -25,9 +25,7 @@ EXAMPLES = """Examples:
 
 
 def partition(
-    dataset: Annotated[
-        str, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder, also of tables.")
-    ],
+    dataset: Dataset,
     root: Root = None,
     parts: Annotated[int, typer.Option(help="Number of parts, at most one per node.", min=1)] = 100,
     method: Annotated[str, typer.Option(help="kaminpar, metis or random.")] = "kaminpar",
@@ -36,17 +34,17 @@ def partition(
         typer.Option(help=".npz with 'parts' (and 'node_ids' where known), or .csv with the columns node and part."),
     ] = "parts.npz",
     seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0)] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Cut a graph into parts of similar size with few edges between them, and write the part of every node."""
-    from rich.console import Console
+    from topoff.cli.summaries import working
 
     if Path(out).suffix.lower() not in (".npz", ".csv"):
         raise ValueError(f"Expected --out to end in .npz or .csv (got '{out}'); choose one of them.")
     path = check_place(out, overwrite=overwrite)
-    with Console(stderr=True, quiet=quiet).status("loading") as status:
+    with working("loading", quiet=quiet) as status:
         from topoff.batching.partition import partition as cut
         from topoff.data.load import load
 
@@ -104,14 +102,14 @@ def summarize(part: Tensor, edge_index: Tensor, *, parts: int) -> dict[str, Any]
 
 def _print_table(result: dict[str, Any], *, dataset: str, method: str) -> None:
     """Print the one row."""
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    console = Console(markup=False, emoji=False, highlight=False)
-    table = Table(title=f"{dataset} cut by {method}", title_justify="left")
-    for name in ("parts", "edges cut", "smallest", "mean", "largest", "seconds"):
-        table.add_column(name, justify="right")
+    from topoff.cli.summaries import console, print_lines
+
+    names = ("parts", "edges cut", "smallest", "mean", "largest", "seconds")
+    columns = (Column(name, justify="right") for name in names)
+    table = Table(*columns, title=f"{dataset} cut by {method}", title_justify="left")
     sizes = (f"{result['min']:,}", f"{result['mean']:,.1f}", f"{result['max']:,}")
     table.add_row(f"{result['parts']:,}", f"{result['edge_cut']:.2%}", *sizes, f"{result['seconds']:.2f}")
-    console.print(table)
-    console.print(f"written to {result['out']}", soft_wrap=True)
+    console().print(table)
+    print_lines([f"written to {result['out']}"])

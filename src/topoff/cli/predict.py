@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root
+from topoff.cli.flags import AsJson, Overwrite, Quiet, Root, Run
 
 EXAMPLES = """Examples:
 
@@ -19,12 +19,14 @@ EXAMPLES = """Examples:
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    run: Run,
     out: Annotated[Path, typer.Option(help="Where to write: .parquet, .csv or .npz.")] = Path("predictions.parquet"),
-    data: Annotated[str | None, typer.Option(help="Another graph than the run's own; it needs no labels.")] = None,
+    data: Annotated[str | None, typer.Option(help="A graph other than the run's own; it needs no labels.")] = None,
     root: Root = None,
-    compensated: Annotated[bool, typer.Option("--compensated", help="As compensated batches give it.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that --out names.")] = False,
+    compensated: Annotated[
+        bool, typer.Option("--compensated", help="Predict in compensated batches instead of exactly.")
+    ] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -35,10 +37,7 @@ def predict(
         raise ValueError(f"Expected --out to be a file (got the folder {out}); choose another name.")
     if out.exists() and not overwrite:
         raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
-    from topoff.machine.memory import keep_freed_memory
-
-    keep_freed_memory()
-    from topoff.cli.progress import working
+    from topoff.cli.summaries import working
     from topoff.training.predictions import prediction_table, write_predictions
     from topoff.training.trained import graph_for, open_run, outputs
 
@@ -49,10 +48,8 @@ def predict(
         table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
         write_predictions(table, out)
     summary = {"out": str(out), "nodes": len(table["node"]), "columns": list(table), "exact": not compensated}
-    if as_json:
-        typer.echo(json.dumps(summary))
-    else:
-        typer.echo(f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}")
+    text = f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}"
+    typer.echo(json.dumps(summary) if as_json else text)
 
 
 def _check_writable(out: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,27 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from topoff.cli.format import duration, percent
+from topoff.cli.summaries import console, print_choices, print_lines, working
 from topoff.machine.memory import peak_memory, readable
 from topoff.training.build import Plan
 from topoff.training.loop import Listener, Training
 from topoff.training.records import Epoch
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.status import Status
+    from rich.progress import Progress, ProgressColumn
 
 
-def working(what: str, *, quiet: bool) -> Status:
-    """Turn a spinner beside a few words on a terminal, until the work inside is done; show nothing elsewhere."""
-    from rich.console import Console
+def progress_bar(*columns: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
+    """Make a bar on stderr for tasks with a note, disabled when quiet or not on a terminal.
 
-    return Console(stderr=True, quiet=quiet).status(what)
+    Between bar and note stand the columns, by default the percentage and the remaining time.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    place = console(stderr=True)
+    columns = columns or (TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+    shown = (TextColumn("{task.description}"), BarColumn(bar_width=24), *columns, TextColumn("{task.fields[note]}"))
+    return Progress(*shown, console=place, transient=transient, disable=quiet or not place.is_terminal)
 
 
 class Display(Listener):
@@ -35,21 +41,14 @@ class Display(Listener):
     Args:
         epochs: how many there are.
         quiet: show nothing.
-        choices: prints what was chosen and the notes about tables; None where nobody reads them.
+        choices: print what was chosen and the notes about tables.
+        others: listeners that hear of the training and of its epochs, too.
     """
 
-    def __init__(self, epochs: int, *, quiet: bool, choices: Callable[..., None] | None = None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console: Console = Console(stderr=True)
+    def __init__(self, epochs: int, *, quiet: bool, choices: bool, others: Sequence[Listener]) -> None:
         self.epochs, self.metric, self.quiet = epochs, "", quiet
-        self.live = console.is_terminal and not quiet
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f} %"))
-        self._bar = Progress(
-            *columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console, disable=not self.live
-        )
-        self._console, self._scores, self._told, self._choices = console, "", "", choices
+        self._bar = progress_bar(quiet=quiet)
+        self._scores, self._told, self._choices, self._others = "", "", choices and not quiet, others
         self._task = self._bar.add_task("preparing", total=epochs, note="")
         self._shown = ExitStack()  # the spinner, then the bar
 
@@ -64,14 +63,19 @@ class Display(Listener):
         """Say what was chosen; from here on, show the bar."""
         self._shown.close()
         self.metric = plan.task.metric
-        if self._choices is not None:
-            self._choices(plan.choices, notes=getattr(plan.data.get("names"), "notes", ()))
+        if self._choices:
+            print_choices(plan.choices, notes=getattr(plan.data.get("names"), "notes", ()))
         self._shown.enter_context(self._bar)
+
+    def trains(self, training: Training) -> None:
+        """Pass it on."""
+        for other in self._others:
+            other.trains(training)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Show the preparation."""
         self._bar.update(self._task, description=what, note=f"{done}/{total}")
-        if not self.live and not self.quiet and what != self._told:
+        if what != self._told:
             self._told = what
             self._say(f"{what} ...")
 
@@ -82,16 +86,19 @@ class Display(Listener):
 
     def evaluated(self, epoch: Epoch) -> None:
         """Keep the exact scores in sight; on plain output, a line for every evaluation."""
+        for other in self._others:
+            other.evaluated(epoch)
         if not epoch.evaluated:
             return
         score = percent(epoch.val, metric=self.metric)
         self._scores = f", validation {score}, fidelity {percent(epoch.fidelity)}"
-        if not self.live and not self.quiet:
-            words = f"epoch {epoch.epoch}/{self.epochs}: loss {epoch.loss:.4f}{self._scores}"
-            self._say(f"{words}, {duration(epoch.seconds or 0.0)}, {readable(peak_memory())}")
+        words = f"epoch {epoch.epoch}/{self.epochs}: loss {epoch.loss:.4f}{self._scores}"
+        self._say(f"{words}, {duration(epoch.seconds or 0.0)}, {readable(peak_memory())}")
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        """Print a line where no bar shows the same."""
+        if self._bar.disable and not self.quiet:
+            print_lines([text], to=self._bar.console)
 
 
 class Interruption(Listener):
@@ -142,35 +149,3 @@ class TensorBoard(Listener):
             if name != "epoch" and isinstance(value, int | float):
                 self._writer.add_scalar(name, value, epoch.epoch, walltime=time.time())
         self._writer.flush()
-
-
-class Several(Listener):
-    """Tell several listeners."""
-
-    def __init__(self, *listeners: Listener) -> None:
-        self._listeners = listeners
-
-    def planned(self, plan: Plan) -> None:
-        """Pass on."""
-        for listener in self._listeners:
-            listener.planned(plan)
-
-    def trains(self, training: Training) -> None:
-        """Pass on."""
-        for listener in self._listeners:
-            listener.trains(training)
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Pass on."""
-        for listener in self._listeners:
-            listener.preparing(what, done, total)
-
-    def stepped(self, epoch: int, share: float, loss: float) -> None:
-        """Pass on."""
-        for listener in self._listeners:
-            listener.stepped(epoch, share, loss)
-
-    def evaluated(self, epoch: Epoch) -> None:
-        """Pass on."""
-        for listener in self._listeners:
-            listener.evaluated(epoch)

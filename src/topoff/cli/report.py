@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet
+from topoff.cli.flags import AsJson, Quiet, Run
 
 EXAMPLES = """Examples:
 
@@ -18,7 +18,7 @@ EXAMPLES = """Examples:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    run: Run,
     out: Annotated[Path | None, typer.Option(help="Where to write the page. [default: RUN/report.html]")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -27,7 +27,5 @@ def report(
     from topoff.report.page import write_report
 
     page = write_report(run, out=out)
-    if as_json:
-        typer.echo(json.dumps({"report": str(page), "bytes": page.stat().st_size}))
-    else:
-        typer.echo(f"report: {page}")
+    told = {"report": str(page), "bytes": page.stat().st_size}
+    typer.echo(json.dumps(told) if as_json else f"report: {page}")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import re
 import shlex
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,16 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet
-from topoff.training.config import (
-    Config,
-    difference,
-    make_config,
-    parse_seeds,
-    parse_settings,
-    read_config,
-    write_toml,
-)
+from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder
+from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config, write_toml
 from topoff.training.run_folder import CHECKPOINT, RunFolder
 
 EXAMPLES = """Examples:
@@ -38,12 +27,10 @@ EXAMPLES = """Examples:
 
 
 def train(
-    dataset: Annotated[
-        str | None, typer.Argument(help="'wordnet', a PyG dataset's name, an .npz file or a folder of tables.")
-    ] = None,
-    config: Annotated[str | None, typer.Option(help="A TOML file, or a config that ships with topoff.")] = None,
+    dataset: MaybeDataset = None,
+    config: ConfigFile = None,
     setting: Annotated[list[str] | None, typer.Option("--set", help="key=value; wins over file and flags.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several seeds, such as 0-9 or 0,3; mean and std.")] = None,
+    seeds: Seeds = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: runs/<dataset>-<model>-<method>-<time>]")
     ] = None,
@@ -57,28 +44,22 @@ def train(
     quiet: Quiet = False,
     **settings: Any,
 ) -> None:
-    """Train a model in mini-batches that behave like the whole graph; scores are exact, a report is written."""
-    from topoff.machine.memory import keep_freed_memory
-
-    keep_freed_memory()
-    given = [read_config(config)] if config else []
-    given += [{"dataset": dataset} if dataset else {}, settings, parse_settings(setting or [])]
+    """Train a model in mini-batches that behave like the whole graph; score it exactly, and write a report."""
+    file, named = read_config(config) if config else {}, {"dataset": dataset} if dataset else {}
+    given = [file, named, settings, parse_settings(setting or [])]
     if resume is not None:
         folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds, "--overwrite": overwrite or None})
         top = resume
     else:
         base = make_config(*given)
         _warn_of_unused(base, given)
-        top = out or Path("runs") / _name(base)
+        top = out or new_folder(base.dataset, base.model, base.method)
         folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
-    show = not as_json
     if dry_run:
-        _explain(folders[0][1], show=show, as_json=as_json)
+        _explain(folders[0][1], as_json=as_json)
         return
     with nullcontext() if resume else _created(top, folders, overwrite=overwrite):
-        result = _train(top, folders, tensorboard=tensorboard, show=show, quiet=quiet)
-    if as_json:
-        typer.echo(json.dumps(result))
+        _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet)
 
 
 def _warn_of_unused(config: Config, given: list[dict[str, Any]]) -> None:
@@ -160,19 +141,7 @@ def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) 
     return folders
 
 
-def _name(config: Config) -> str:
-    """Name a run by its graph, model, method and the time."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.dataset).stem or config.dataset).strip("-")
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return f"{stem}-{re.sub(r'[^A-Za-z0-9._-]+', '-', config.model)}-{config.method}-{now}"
-
-
-def command() -> str:
-    """Return the command line of this process."""
-    return f"topoff {shlex.join(sys.argv[1:])}"
-
-
-def _explain(config: Config, *, show: bool, as_json: bool) -> None:
+def _explain(config: Config, *, as_json: bool) -> None:
     """Say what would be done and what it would cost."""
     from dataclasses import asdict
 
@@ -186,14 +155,14 @@ def _explain(config: Config, *, show: bool, as_json: bool) -> None:
     if as_json:
         told = {"config": vars(plan.config), "chosen": [asdict(choice) for choice in plan.choices]}
         typer.echo(json.dumps(told | {"task": plan.task.kind, "metric": plan.task.metric, "estimate": asdict(cost)}))
-    elif show:
+    else:
         print_plan(plan.config, plan.choices, cost, task=plan.task, data=plan.data)
 
 
-def _train(top: Path, folders: Planned, *, tensorboard: bool, show: bool, quiet: bool) -> dict[str, Any]:
-    """Train the seeds of a run, one after the other; return its result, of several seeds their mean and spread."""
-    from topoff.cli.progress import Display, Interruption, Several, TensorBoard
-    from topoff.cli.summaries import print_choices, print_result
+def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, quiet: bool) -> None:
+    """Train the seeds of a run, one after the other; print its result, of several seeds their mean and spread."""
+    from topoff.cli.progress import Display, Interruption, TensorBoard
+    from topoff.cli.summaries import print_result
     from topoff.report.page import write_report
     from topoff.training.records import summarize
     from topoff.training.seed import train_seed
@@ -205,10 +174,10 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, show: bool, quiet:
             raise KeyboardInterrupt(again)
         if not folder.finished:
             board = [TensorBoard(folder.path / "tensorboard")] if tensorboard else []
-            display = Display(config.epochs, quiet=quiet, choices=print_choices if show and not quiet else None)
+            display = Display(config.epochs, quiet=quiet, choices=not as_json, others=[interruption, *board])
             try:
                 with display, interruption:
-                    train_seed(config, folder, listener=Several(display, interruption, *board))
+                    train_seed(config, folder, listener=display)
             except KeyboardInterrupt as stop:
                 raise KeyboardInterrupt(again if _trained(top) else "") from stop
     results = [folder.result() for folder, _ in folders]
@@ -217,6 +186,7 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, show: bool, quiet:
         result = summarize(results, command=RunFolder(top).settings().command).json()
         RunFolder(top).write("result.json", result)
     page = write_report(top)
-    if show:
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
         print_result(result, top, page)
-    return result

@@ -11,8 +11,6 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -96,9 +94,7 @@ def _arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     for base in [base for base in kind.__mro__ if issubclass(base, Sized) or base is kind]:
         own = inspect.signature(base).parameters
-        named = {
-            key: value for key, value in own.items() if value.kind not in (value.VAR_POSITIONAL, value.VAR_KEYWORD)
-        }
+        named = {key: one for key, one in own.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
         found = {**named, **found}
         if len(named) == len(own):
             break
@@ -119,14 +115,18 @@ def _import_class(name: str) -> type[nn.Module]:
         near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.4)
         hint = f"did you mean '{near[0]}'?" if near else "models of your own are 'module:Class'."
         raise ValueError(f"Expected model to be one of {', '.join(MODELS)} or 'module:Class' (got '{name}'); {hint}")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()  # the file may be newer than the last look into the folder
     try:
-        with _current_directory_importable():
-            module = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(
             f"Expected model '{name}' to name a module that can be imported (got: {error}); run in its folder or "
             f"install it."
         ) from error
+    finally:
+        sys.path.remove(folder)
     kind = getattr(module, class_name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         got = "no such name" if kind is None else f"{kind!r:.80}"
@@ -135,18 +135,6 @@ def _import_class(name: str) -> type[nn.Module]:
             f"name after the colon."
         )
     return kind
-
-
-@contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    """Let modules of the current directory be found, as for a script that is run there."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    importlib.invalidate_caches()  # the file may be newer than the last look into the folder
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 OPTIONS = frozenset[str]().union(*map(options_of, MODELS))  # the settings that some model reads

@@ -22,9 +22,6 @@ class SGC(nn.Module):
 
     There is no hidden layer and nothing to drop: the model is a logistic regression on propagated features, its
     softmax being part of the loss.
-
-    >>> SGC(8, out_channels=3)
-    SGC(8, 3, num_layers=2)
     """
 
     def __init__(self, in_channels: int, *, out_channels: int, num_layers: int = 2) -> None:

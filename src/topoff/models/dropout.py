@@ -27,12 +27,7 @@ STEPS = 1 << 16  # what probabilities are rounded to a multiple of
 
 
 def dropout(
-    x: Tensor,
-    p: float = 0.5,
-    *,
-    training: bool = True,
-    inplace: bool = False,
-    generator: torch.Generator | None = None,
+    x: Tensor, p: float = 0.5, *, training: bool = True, inplace: bool = False, generator: torch.Generator | None = None
 ) -> Tensor:
     """Zero elements with probability p and scale the others so that the expectation is x, of any shape.
 

@@ -24,11 +24,7 @@ SCALERS = ("identity", "amplification", "attenuation", "linear", "inverse_linear
 
 
 class GCN(Network):
-    """Stack GCNConv, a per-node LayerNorm, a residual where shapes match, ReLU and dropout; the last layer is a conv.
-
-    >>> GCN(8, 16, out_channels=3, num_layers=2)
-    GCN(8, 16, 3, num_layers=2)
-    """
+    """Stack GCNConv, a per-node LayerNorm, a residual where shapes match, ReLU and dropout; the last layer is bare."""
 
     def _conv(self, inputs: int, outputs: int, *, layer: int, last: bool) -> MessagePassing:
         return GCNConv(inputs, outputs)
@@ -39,9 +35,6 @@ class GCNII(Network):
 
     `alpha` is the share of that embedding, log(theta / l + 1) the share of layer l's weights, and without
     `shared_weights` that embedding has weights of its own. With `jk`, this is the paper's GCNII+JK.
-
-    >>> GCNII(8, 16, out_channels=3, num_layers=4, jk=True)
-    GCNII(8, 16, 3, num_layers=4)
     """
 
     fixed: ClassVar[Mapping[str, Any]] = {"linear": True}
@@ -72,11 +65,7 @@ class GCNII(Network):
 
 
 class GraphSAGE(Network):
-    """Stack SAGEConv, which averages the neighbours and has weights of its own for the node itself.
-
-    >>> GraphSAGE(8, 16, out_channels=3)
-    GraphSAGE(8, 16, 3, num_layers=3)
-    """
+    """Stack SAGEConv, which averages the neighbours and has weights of its own for the node itself."""
 
     weighted = False
 
@@ -88,9 +77,6 @@ class GAT(Network):
     """Stack GATConv with ELU: heads of width `hidden_channels` side by side, `out_heads` averaged in a last conv.
 
     Dropout acts on the attention, too.
-
-    >>> GAT(8, 4, out_channels=3, heads=8)
-    GAT(8, 4, 3, num_layers=3)
     """
 
     weighted = False
@@ -137,8 +123,10 @@ class PNA(Network):
         scalers: Sequence[str] = ("identity", "amplification"),
         **options: Any,
     ) -> None:
-        _check_names(AGGREGATORS, aggregators=aggregators)
-        _check_names(SCALERS, scalers=scalers)
+        for name, known, given in ("aggregators", AGGREGATORS, aggregators), ("scalers", SCALERS, scalers):
+            if isinstance(given, str) or not given or not set(given) <= set(known):
+                names = ", ".join(known)
+                raise ValueError(f"Expected {name} to be a list of {names} (got {given!r}); name at least one.")
         if not deg[1:].sum() > 0:
             raise ValueError(
                 f"Expected deg to be the histogram of in-degrees of a graph with edges (got {deg.tolist()}); pass "
@@ -152,11 +140,7 @@ class PNA(Network):
 
 
 class LinearGNN(GCN):
-    """Stack GCNConv and nothing else: the model for which compensation by linear combinations is exact.
-
-    >>> LinearGNN(8, 16, out_channels=3)
-    LinearGNN(8, 16, 3, num_layers=3)
-    """
+    """Stack GCNConv and nothing else: the model for which compensation by linear combinations is exact."""
 
     fixed: ClassVar[Mapping[str, Any]] = {"norm": "none", "residual": False, "jk": False, "linear": False}
 
@@ -175,9 +159,6 @@ class ClusterGCN(Network):
     A conv is (A' + lambda diag(A')) X W_1 + X W_2 with A' = (D + I)^-1 (A + I): Eq. 10 and 11, lambda being
     `diag_lambda`, and PyG's weights of a node's own row besides. The authors' scripts take lambda = 1 for PPI, which is
     the default here, and 0.0001 for Reddit.
-
-    >>> ClusterGCN(8, 16, out_channels=3, diag_lambda=0.5)
-    ClusterGCN(8, 16, 3, num_layers=3)
     """
 
     weighted = False
@@ -197,10 +178,3 @@ def degree_histogram(edge_index: Tensor, num_nodes: int) -> Tensor:
     tensor([2, 1, 1])
     """
     return torch.bincount(torch.bincount(edge_index[1], minlength=num_nodes))
-
-
-def _check_names(known: Sequence[str], **values: Sequence[str]) -> None:
-    """Refuse an empty list, or names that are not known."""
-    for name, given in values.items():
-        if isinstance(given, str) or not given or not set(given) <= set(known):
-            raise ValueError(f"Expected {name} to be a list of {', '.join(known)} (got {given!r}); name at least one.")

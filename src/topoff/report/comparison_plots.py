@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
-from topoff.report.plots import FAINT, GREEN, STYLE, as_label, as_svg, as_tick, choose_unit, new_axes
+from topoff.report.plots import FAINT, GREEN, as_label, as_svg, as_tick, choose_unit, new_axes, styled, write_ticks
 from topoff.report.read import finite
-
-# ---- several methods in one drawing
 
 PALETTE = ("#c2543c", "#4f7fc4", "#b0791a", "#8a63c9", "#2f9488", "#c04f8f", "#7a8a2c", "#8b7266")  # on light and dark
 DASHES = ("solid", "dashed", "dotted")
@@ -68,10 +64,7 @@ def draw_comparison(
         label: of the score.
         target: score that is marked; NaN for none.
     """
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+    with styled():
         return {
             "score_seconds": _draw_methods(curves, against="seconds", label=label, target=target),
             "score_epochs": _draw_methods(curves, against="epochs", label=label, target=target),
@@ -100,24 +93,22 @@ def _draw_methods(curves: Sequence[MethodCurve], *, against: str, label: str, ta
     if against == "epochs":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     elif most > 30 * least:
-        _logarithmic(axes, "x")
-    axes.set_xlabel("epoch" if against == "epochs" else f"pre-processing and training, {unit}")
-    axes.set_ylabel(f"validation {label}")
+        _stretch(axes)
     said = "; ".join(f"{curve.name} up to {as_tick(round(float(curve.mean.max()), 2))}" for curve in curves)
-    return as_svg(axes, f"methods-{against}", label=f"Validation {label} against {against}: {said}")
+    x, words = "epoch" if against == "epochs" else f"pre-processing and training, {unit}", f"against {against}: {said}"
+    return as_svg(axes, f"methods-{against}", x=x, y=f"validation {label}", label=f"Validation {label} {words}")
 
 
 def _drawn_color(name: str, place: int) -> str:
     return GREEN if name == HIGHLIGHT else PALETTE[place % len(PALETTE)]
 
 
-def _logarithmic(axes: Axes, which: str) -> None:
-    """Make an axis logarithmic, with plain numbers at a few of its ticks."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
-    axis.set_minor_locator(NullLocator())
+def _stretch(axes: Axes) -> None:
+    """Make the horizontal axis logarithmic, with plain numbers at a few of its ticks."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    write_ticks(axes)
+    axes.minorticks_off()
 
 
 def _draw_costs(costs: Mapping[str, tuple[Any, Any]]) -> Markup | None:
@@ -133,14 +124,13 @@ def _draw_costs(costs: Mapping[str, tuple[Any, Any]]) -> Markup | None:
         color, style = _drawn_color(name, place), "o" if name == HIGHLIGHT else "osD"[place // len(PALETTE) % 3]
         axes.plot(seconds * per_second, memory * per_mb, style, color=color, markersize=8 if name == HIGHLIGHT else 5)
     if slowest > 30 * min(row[2] for row in known) > 0:
-        _logarithmic(axes, "x")
+        _stretch(axes)
     axes.margins(x=0.16, y=0.12)
     _name_points(axes, [(name, seconds * per_second, memory * per_mb) for name, _, seconds, memory in known])
-    axes.set_xlabel(f"per epoch, {unit}")
-    axes.set_ylabel(f"peak memory of training, {size}")
+    x, y = f"per epoch, {unit}", f"peak memory of training, {size}"
     said = "; ".join(f"{n} {as_tick(round(s * per_second, 2))} {unit}, {as_tick(round(m * per_mb, 2))} {size}"
                      for n, _, s, m in known)  # fmt: skip
-    return as_svg(axes, "costs", label=f"Seconds per epoch and peak memory of training: {said}")
+    return as_svg(axes, "costs", x=x, y=y, label=f"Seconds per epoch and peak memory of training: {said}")
 
 
 def _name_points(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
@@ -157,12 +147,6 @@ def _name_points(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None
             shift += 3.0
         taken.append((left, right, up + shift))
         arrow = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
-        axes.annotate(
-            text,
-            (x, y),
-            xytext=(6, shift),
-            textcoords="offset points",
-            fontsize=8,
-            fontweight="bold" if name == HIGHLIGHT else "normal",
-            arrowprops=arrow if shift > 6 else None,
-        )
+        look: dict[str, Any] = {"fontweight": "bold" if name == HIGHLIGHT else "normal", "fontsize": 8}
+        look["arrowprops"] = arrow if shift > 6 else None
+        axes.annotate(text, (x, y), xytext=(6, shift), textcoords="offset points", **look)

@@ -25,14 +25,7 @@ NOTHING = "\N{EN DASH}"
 
 
 def build_report(run: Path) -> str:
-    """Build the HTML page of a run; the same files give the same text.
-
-    Args:
-        run: the folder of a run of one seed, or of several (with its seed-<s> folders); it may be unfinished.
-
-    Raises:
-        ValueError: the folder is no run, or a file in it cannot be read.
-    """
+    """Build the HTML page of a run, as `read_run` reads it; the same files give the same text."""
     found = read_run(Path(run))
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.filters.update(number=number, plain=plain, part_of=part_of, largest=_largest)
@@ -42,14 +35,10 @@ def build_report(run: Path) -> str:
 
 
 def write_report(run: Path, *, out: Path | None = None) -> Path:
-    """Write the page of a run in one step, and return where it is.
-
-    Args:
-        run: as of `build_report`.
-        out: the file; report.html in the run's folder where it is not given.
+    """Write the page of a run in one step, by default to its report.html, and return where it is.
 
     Raises:
-        ValueError: as `build_report`; or `out` is a folder.
+        ValueError: as `read_run`; or `out` is a folder.
     """
     path = Path(run) / "report.html" if out is None else Path(out)
     if path.is_dir():

@@ -6,7 +6,8 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from topoff.report.read import SPLITS, Confusion, Run, finite
 from topoff.training.records import Result
@@ -46,19 +47,21 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "topoff",
     "text.parse_math": False,  # a class may be called "$"
     "font.size": 9,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), FAINT),
+    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("legend.frameon", "axes.spines.top", "axes.spines.right"), False),
 }
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the style of the page, whatever the user's own is."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the browser brings its own fonts
+        yield
 
 
 def draw_plots(run: Run) -> dict[str, Any]:
@@ -74,10 +77,7 @@ def draw_plots(run: Run) -> dict[str, Any]:
     details = run.seeds[0].details
     degrees = details.get("degrees") or {}
     score = as_label(run.metric) if run.regression else f"{as_label(run.metric)}, %"
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the browser brings its own fonts
+    with styled():
         return {
             "loss_epochs": _curves(run, ["loss"], against="epoch", label="loss"),
             "loss_seconds": _curves(run, ["loss"], against="seconds", label="loss"),
@@ -97,13 +97,20 @@ def new_axes(width: float = 4.9, height: float = 2.7) -> Axes:
     axes = Figure(figsize=(width, height), layout="constrained").add_subplot()
     axes.set_axisbelow(True)
     axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
+    write_ticks(axes)
     return axes
 
 
-def as_svg(axes: Axes, name: str, *, label: str) -> Markup:
-    """Turn a drawing into an element of the page: ids of its own, colours of the theme, nothing external."""
+def write_ticks(axes: Axes) -> None:
+    """Write the numbers at the ticks as the page does; to be called again when a scale has changed."""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: as_tick(value))
+
+
+def as_svg(axes: Axes, name: str, *, x: str, y: str, label: str) -> Markup:
+    """Name the axes and turn a drawing into an element of the page: own ids, the theme's colours, nothing external."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     buffer = io.BytesIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     assert isinstance(axes.figure, Figure)  # of its own, never a part of another
@@ -172,9 +179,8 @@ def _curves(run: Run, keys: Sequence[str], *, against: str, label: str) -> Marku
     if against == "epoch":
         _mark(axes, run, keys=keys)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("epoch" if against == "epoch" else f"time, {unit}")
-    axes.set_ylabel(label)
-    return as_svg(axes, f"{keys[0]}-{against}", label=f"{label} against {against}: {'; '.join(said)}")
+    x, words = "epoch" if against == "epoch" else f"time, {unit}", f"{label} against {against}: {'; '.join(said)}"
+    return as_svg(axes, f"{keys[0]}-{against}", x=x, y=label, label=words)
 
 
 def _line(axes: Axes, points: list[tuple[float, float]], *, key: str, several: bool) -> None:
@@ -185,7 +191,7 @@ def _line(axes: Axes, points: list[tuple[float, float]], *, key: str, several: b
     axes.plot(x, y, color=color, linestyle=dashes, marker="o" if few else "", markersize=3, **look)
     if key == "loss" and min(y) > 0 and max(y) > 1000 * min(y):
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
+        write_ticks(axes)
         axes.minorticks_off()
 
 
@@ -215,13 +221,12 @@ def _draw_confusion(confusion: Confusion | None) -> Markup | None:
     axes.imshow(share, cmap=heat, vmin=0, vmax=100, interpolation="none")
     axes.set_xticks(range(n), names, rotation=90, fontsize=size)
     axes.set_yticks(range(n), names, fontsize=size)
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("true class")
     for row, column in np.argwhere(share > 0) if n <= 20 else ():  # more would not be legible
         color = "#ffffff" if share[row, column] > 60 else INK
         text = f"{share[row, column]:.0f}"
         axes.text(column, row, text, ha="center", va="center", fontsize=size - 1, color=color)
-    return as_svg(axes, "confusion", label=f"Confusion matrix of {n} classes, in per cent of each true class")
+    words = f"Confusion matrix of {n} classes, in per cent of each true class"
+    return as_svg(axes, "confusion", x="predicted class", y="true class", label=words)
 
 
 def _draw_scatter(pairs: list[list[float]]) -> Markup | None:
@@ -233,9 +238,8 @@ def _draw_scatter(pairs: list[list[float]]) -> Markup | None:
     low, high = points.min(), points.max()
     axes.plot([low, high], [low, high], color=FAINT, linewidth=1, linestyle="--")
     axes.plot(*points.T, color=BLUE, linestyle="", marker="o", markersize=3, markeredgewidth=0, alpha=0.5)
-    axes.set_xlabel("true value")
-    axes.set_ylabel("predicted value")
-    return as_svg(axes, "scatter", label=f"{len(points)} predictions against true values from {low:.3g} to {high:.3g}")
+    words = f"{len(points)} predictions against true values from {low:.3g} to {high:.3g}"
+    return as_svg(axes, "scatter", x="true value", y="predicted value", label=words)
 
 
 def _draw_batches(batches: list[dict[str, Any]]) -> Markup | None:
@@ -249,11 +253,8 @@ def _draw_batches(batches: list[dict[str, Any]]) -> Markup | None:
     axes.stairs(gaps, edges, color=ORANGE, fill=True)
     axes.set_xlim(0.4, len(shares) + 0.9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("batch")
-    axes.set_ylabel("certificate, %")
-    return as_svg(
-        axes, "batches", label=f"Certificates of {len(shares)} batches, at most {np.nanmax(shares):.3g} per cent"
-    )
+    words = f"Certificates of {len(shares)} batches, at most {np.nanmax(shares):.3g} per cent"
+    return as_svg(axes, "batches", x="batch", y="certificate, %", label=words)
 
 
 def _draw_degrees(edges: Sequence[float], counts: Sequence[int]) -> Markup | None:
@@ -264,12 +265,10 @@ def _draw_degrees(edges: Sequence[float], counts: Sequence[int]) -> Markup | Non
     axes.stairs([count or math.nan for count in counts], np.maximum(edges, 0.5), baseline=0.5, color=BLUE, fill=True)
     axes.set_xscale("log")
     axes.set_yscale("log", nonpositive="clip")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
+    write_ticks(axes)
     axes.minorticks_off()
-    axes.set_xlabel("degree")
-    axes.set_ylabel("nodes")
-    return as_svg(axes, "degrees", label=f"Histogram of the degrees of {sum(counts):,} nodes, up to {edges[-1]:,}")
+    words = f"Histogram of the degrees of {sum(counts):,} nodes, up to {edges[-1]:,}"
+    return as_svg(axes, "degrees", x="degree", y="nodes", label=words)
 
 
 def choose_unit(size: float, kind: str) -> tuple[float, str]:

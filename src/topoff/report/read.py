@@ -37,19 +37,13 @@ class Confusion:
     @property
     def kept(self) -> list[int]:
         """List the classes to draw: all, or the largest of very many."""
-        order = np.argsort(-self.counts.sum(1), kind="stable")[:CLASSES]
-        return sorted(int(index) for index in order)
+        return sorted(np.argsort(-self.counts.sum(1), kind="stable")[:CLASSES].tolist())
 
     def mistakes(self, most: int = 10) -> list[tuple[str, str, int]]:
         """List the most frequent confusions: true class, predicted class, nodes."""
         wrong = self.counts - np.diag(np.diag(self.counts))
-        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-        places = [divmod(int(index), len(self.names)) for index in order]
-        return [
-            (self.names[row], self.names[column], int(wrong[row, column]))
-            for row, column in places
-            if wrong[row, column]
-        ]
+        places = [divmod(int(index), len(wrong)) for index in np.argsort(-wrong, axis=None, kind="stable")[:most]]
+        return [(self.names[i], self.names[j], int(wrong[i, j])) for i, j in places if wrong[i, j]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,13 @@ class Seed:
     @property
     def last(self) -> Result:
         """Return the result, or the last measurements of an interrupted seed."""
-        return self.result or _last(self.rows)
+        keys = (*SPLITS, "fidelity", "certificate", "seconds")
+        measured = [(key, vars(row)[key]) for row in self.rows for key in keys]
+        found: dict[str, Any] = {key: value for key, value in measured if finite(value)}
+        if self.rows:
+            epochs, seconds = self.rows[-1].epoch, found.get("seconds")
+            found |= {"epochs": epochs, "epoch_seconds": seconds / epochs if seconds and epochs else None}
+        return self.result or Result(**found)
 
     @property
     def refreshes(self) -> int:
@@ -132,7 +132,9 @@ def read_run(folder: Path) -> Run:
         ValueError: the folder is no run, or a file in it cannot be read.
     """
     inner = sorted(folder.glob("seed-*/"), key=lambda path: (len(path.name), path.name))  # seed-2 before seed-10
-    own, summary = _read_seed(folder, name="0"), _read_summary(folder)
+    own = _read_seed(folder, name="0")
+    found = RunFolder(folder).read_json("result.json") if own.result else {}
+    summary = Summary.of(found) if "runs" in found else None
     if not (own.rows or own.result or own.config or own.notes or inner):
         raise ValueError(
             f"Expected run to be a folder with metrics.jsonl, result.json or seed-<s> folders (got {folder}); "
@@ -142,7 +144,7 @@ def read_run(folder: Path) -> Run:
         return _assembled([own], own, result=own.last, notes=_notes(own, "This run"), several=False)
     seeds = [_read_seed(path, name=path.name.removeprefix("seed-")) for path in inner]
     if summary is not None:
-        seeds = seeds or [Seed(str("" if run.seed is None else run.seed), result=run) for run in summary.runs]
+        seeds = seeds or [Seed("" if run.seed is None else str(run.seed), result=run) for run in summary.runs]
     notes = [note for seed in seeds for note in _notes(seed, f"Seed {seed.name}")]
     if summary is None:
         finished = sum(seed.result is not None for seed in seeds)
@@ -179,18 +181,6 @@ def _notes(seed: Seed, who: str) -> list[str]:
     return [*([] if seed.result else [missing]), *seed.notes]
 
 
-def _last(rows: list[Epoch]) -> Result:
-    """Collect the last measurement of everything, in the form of a result."""
-    keys = (*SPLITS, "fidelity", "certificate", "seconds")
-    found: dict[str, Any] = {
-        key: value for row in rows for key, value in vars(row).items() if key in keys and finite(value)
-    }
-    if rows:
-        found["epochs"] = rows[-1].epoch
-        found["epoch_seconds"] = found["seconds"] / rows[-1].epoch if found.get("seconds") and rows[-1].epoch else None
-    return Result(**found)
-
-
 def _read_seed(folder: Path, *, name: str) -> Seed:
     """Read the files of one seed, each of which may be missing."""
     run, metrics = RunFolder(folder), RunFolder(folder).read_metrics()
@@ -201,12 +191,6 @@ def _read_seed(folder: Path, *, name: str) -> Seed:
     confusion = _confusion(details, path=folder / "details.json")
     name = name if result is None or result.seed is None else str(result.seed)
     return Seed(name, settings.keys, settings.command, metrics.epochs, result, details, confusion, cut)
-
-
-def _read_summary(folder: Path) -> Summary | None:
-    """Read the result of several seeds; None where there is none."""
-    found = RunFolder(folder).read_json("result.json") if RunFolder(folder).finished else {}
-    return Summary.of(found) if "runs" in found else None
 
 
 def _confusion(details: dict[str, Any], *, path: Path) -> Confusion | None:
