@@ -14,7 +14,7 @@ from torch_geometric.nn import GCN
 
 import topoff
 from graphs import communities
-from topoff.training.build import make_plan
+from topoff.training.build import make_setup
 from topoff.training.config import make_config
 from topoff.training.loop import Training
 from topoff.training.run_folder import RunFolder
@@ -101,7 +101,7 @@ def test_a_training_step_of_the_readme_is_a_short_walk() -> None:
 
 def test_a_training_step_of_the_command_line_is_a_short_walk(tmp_path: Path) -> None:
     data = communities(80, dtype=torch.float32)
-    plan = make_plan(make_config({"dataset": "communities", "ratio": 0.25, "rank": 8}), data)
+    plan = make_setup(make_config({"dataset": "communities", "ratio": 0.25, "rank": 8}), data)
     training, walk = Training(plan, folder=RunFolder(tmp_path / "run").create()), Walk()
     training.method.prepare()
     batch = next(iter(training.method.batches()))

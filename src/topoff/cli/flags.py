@@ -62,7 +62,7 @@ def with_settings(verb: Verb) -> Verb:
         """Call the verb with what was given."""
         verb(**{key: value for key, value in arguments.items() if key not in settings or value is not None})
 
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    vars(wrapped)["__signature__"] = inspect.Signature(parameters)
     wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
     wrapped.__doc__, wrapped.__name__ = verb.__doc__, verb.__name__
     return wrapped
@@ -79,8 +79,8 @@ def _flag(name: str, hint: Any) -> inspect.Parameter:
     words += "" if shown is None else f" [default: {str(shown).lower() if isinstance(shown, bool) else shown}]"
     flag = name.replace("_", "-")
     spelling = f"--{flag}/--no-{flag}" if python is bool else f"--{flag}"
-    annotation = Annotated[python | None, typer.Option(spelling, help=words, show_default=False)]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    option = typer.Option(None, spelling, help=words, show_default=False)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=python | None)
 
 
 def _python_type(kind: Any) -> tuple[type, str]:

@@ -14,7 +14,7 @@ import typer
 from topoff.cli.format import duration, percent
 from topoff.cli.summaries import console, print_choices, print_lines, working
 from topoff.machine.memory import peak_memory, readable
-from topoff.training.build import Plan
+from topoff.training.build import Setup
 from topoff.training.loop import Listener, Training
 from topoff.training.records import Epoch
 
@@ -59,12 +59,12 @@ class Display(Listener):
     def __exit__(self, *_: object) -> None:
         self._shown.close()
 
-    def planned(self, plan: Plan) -> None:
+    def set_up(self, setup: Setup) -> None:
         """Say what was chosen; from here on, show the bar."""
         self._shown.close()
-        self.metric = plan.task.metric
+        self.metric = setup.task.metric
         if self._choices:
-            print_choices(plan.choices, notes=getattr(plan.data.get("names"), "notes", ()))
+            print_choices(setup.choices, notes=getattr(setup.data.get("names"), "notes", ()))
         self._shown.enter_context(self._bar)
 
     def trains(self, training: Training) -> None:

@@ -146,17 +146,17 @@ def _explain(config: Config, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     from topoff.cli.summaries import print_plan
-    from topoff.training.build import make_plan
+    from topoff.training.build import make_setup
     from topoff.training.cost import estimate
     from topoff.training.trained import graph_of
 
-    plan = make_plan(config, graph_of(config))
-    cost = estimate(plan.config, plan.data, plan.model)
+    setup = make_setup(config, graph_of(config))
+    cost = estimate(setup.config, setup.data, setup.model)
     if as_json:
-        told = {"config": vars(plan.config), "chosen": [asdict(choice) for choice in plan.choices]}
-        typer.echo(json.dumps(told | {"task": plan.task.kind, "metric": plan.task.metric, "estimate": asdict(cost)}))
+        told = {"config": vars(setup.config), "chosen": [asdict(choice) for choice in setup.choices]}
+        typer.echo(json.dumps(told | {"task": setup.task.kind, "metric": setup.task.metric, "estimate": asdict(cost)}))
     else:
-        print_plan(plan.config, plan.choices, cost, task=plan.task, data=plan.data)
+        print_plan(setup.config, setup.choices, cost, task=setup.task, data=setup.data)
 
 
 def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, quiet: bool) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from topoff.compensation.fidelity import compare_gradients
 from topoff.machine.memory import free_memory, readable
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS
@@ -39,12 +39,7 @@ def gradient_error(training: Training) -> tuple[float, float]:
     seen = epoch_gradient(training.method, model, task=task)
     whole = METHODS["full"](model, training.data, seed=training.config.seed)
     whole.prepare()
-    exact = epoch_gradient(whole, model, task=task)
-    norm = float(exact.norm())
-    if norm == 0:
-        return math.nan, math.nan
-    cosine = float(seen @ exact) / max(norm * float(seen.norm()), 1e-300)
-    return float((seen - exact).norm()) / norm, cosine
+    return compare_gradients(seen, epoch_gradient(whole, model, task=task))
 
 
 def epoch_gradient(method: Method, model: nn.Module, *, task: Task) -> Tensor:

@@ -23,7 +23,7 @@ from typing import Any
 from topoff.experiments.gradients import measure_gradient
 from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
 from topoff.machine.memory import keep_freed_memory
-from topoff.training.build import Plan
+from topoff.training.build import Setup
 from topoff.training.loop import Training
 from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
@@ -164,7 +164,7 @@ def _work(job: Job, sender: Connection, cache: str) -> None:
 def _last_word(error: Exception, folder: Path, *, teller: _Teller) -> tuple[Any, ...]:
     """Say in one line why a run failed, and whether it was refused; what is unexpected leaves its traceback.
 
-    What fails before there is a plan (the graph, the task, the model, the device) fails for every method.
+    What fails before there is a setup (the graph, the task, the model, the device) fails for every method.
     """
     text = " ".join(str(error).split())
     if not teller.has_plan and isinstance(error, ValueError | TypeError | OSError):
@@ -200,10 +200,10 @@ class _Teller(Watcher):
             self._told_at = time.monotonic()
             self._sender.send(word)
 
-    def planned(self, plan: Plan) -> None:
+    def set_up(self, setup: Setup) -> None:
         """Tell of the score and the epochs."""
         self.has_plan = True
-        self._sender.send(("knows", plan.task.metric, plan.config.epochs))
+        self._sender.send(("knows", setup.task.metric, setup.config.epochs))
 
     def trains(self, training: Training) -> None:
         """Remember the training: it can be stopped."""

@@ -21,7 +21,7 @@ from topoff.training.defaults import Choice, choose
 
 
 @dataclass(frozen=True)
-class Plan:
+class Setup:
     """Hold what is about to be trained: settings that leave nothing open, and what follows from them and a graph."""
 
     config: Config
@@ -32,7 +32,7 @@ class Plan:
     model: nn.Module  # initialised, on its device
 
 
-def make_plan(config: Config, data: Data) -> Plan:
+def make_setup(config: Config, data: Data) -> Setup:
     """Choose what the settings leave open from the graph; find the task and build the model.
 
     Raises:
@@ -42,15 +42,15 @@ def make_plan(config: Config, data: Data) -> Plan:
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
     torch.manual_seed(config.seed)
     model = model_for(chosen, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
-    return Plan(chosen, choices, data, task, class_names(data, task), model)
+    return Setup(chosen, choices, data, task, class_names(data, task), model)
 
 
-def make_method(plan: Plan, *, progress: Progress | None = None) -> Method:
-    """Build the method of a plan, around its model."""
-    config, kind = plan.config, METHODS[plan.config.method]
+def make_method(setup: Setup, *, progress: Progress | None = None) -> Method:
+    """Build the method of a setup, around its model."""
+    config, kind = setup.config, METHODS[setup.config.method]
     settings = {name: value for name in kind.settings if (value := getattr(config, name)) is not None}
     shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
-    return kind(plan.model, plan.data, **settings, **shared)
+    return kind(setup.model, setup.data, **settings, **shared)
 
 
 def class_names(data: Data, task: Task) -> list[str]:
@@ -79,12 +79,13 @@ def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Paramet
         raise ValueError(f"Expected the model to have parameters to train (got none in model '{config.model}').")
     groups: list[dict[str, Any]] = [{"params": parameters}]
     if config.outer_decay is not None:
-        if not hasattr(model, "outer_parameters"):
+        listed = getattr(model, "outer_parameters", None)
+        if listed is None:
             raise ValueError(
                 f"Expected {type(model).__name__} to have a method outer_parameters, which lists those that "
                 "outer_decay is for (got none); define it, or leave outer_decay out."
             )
-        outer = {id(parameter) for parameter in model.outer_parameters()}  # type: ignore[operator]
+        outer = {id(parameter) for parameter in listed()}
         inner, others = [p for p in parameters if id(p) not in outer], [p for p in parameters if id(p) in outer]
         groups = [{"params": inner}, {"params": others, "weight_decay": config.outer_decay}]
     if config.optimizer == "sgd":

@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 from topoff.compensation.fidelity import RelativeError
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import peak_memory
-from topoff.training.build import Plan, learning_rate, make_method, make_optimizer
+from topoff.training.build import Setup, learning_rate, make_method, make_optimizer
 from topoff.training.records import Epoch
 from topoff.training.run_folder import Checkpoint, RunFolder, flat, grouped
 from topoff.training.state import RunState, generator_state, origin, refuse_difference, set_generator_state
@@ -29,7 +29,7 @@ from topoff.training.state import RunState, generator_state, origin, refuse_diff
 class Listener:
     """Hear what happens; every method may be overridden."""
 
-    def planned(self, plan: Plan) -> None:
+    def set_up(self, setup: Setup) -> None:
         """Hear what is about to be trained."""
 
     def trains(self, training: Training) -> None:
@@ -51,10 +51,16 @@ class Training:
     `inherited` is the peak memory that the process had before the run, in bytes; 0 where `forget_peak` could forget it.
     """
 
-    def __init__(self, plan: Plan, *, folder: RunFolder, listener: Listener | None = None, inherited: int = 0) -> None:
-        self.plan, self.config, self.data, self.folder = plan, plan.config, plan.data, folder
+    def __init__(
+        self, setup: Setup, *, folder: RunFolder, listener: Listener | None = None, inherited: int = 0
+    ) -> None:
+        self.setup, self.config, self.data, self.folder = setup, setup.config, setup.data, folder
         self.listener, self._inherited = listener or Listener(), inherited
-        self.task, self.model, self.method = plan.task, plan.model, make_method(plan, progress=self.listener.preparing)
+        self.task, self.model, self.method = (
+            setup.task,
+            setup.model,
+            make_method(setup, progress=self.listener.preparing),
+        )
         self.optimizer = make_optimizer(self.config, self.model, self.method.parameters())
         self.progress = RunState()
         self.best_weights: dict[str, Tensor] = {}

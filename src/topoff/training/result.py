@@ -33,7 +33,7 @@ def result_of(training: Training, *, command: str) -> Result:
         outputs=task.outputs,
         center=task.center,
         scale=task.scale,
-        classes=training.plan.classes,
+        classes=training.setup.classes,
         best_epoch=best["epoch"],
         epochs=progress.epoch,
         steps=progress.steps,
@@ -57,7 +57,7 @@ def result_of(training: Training, *, command: str) -> Result:
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions={"python": platform.python_version(), **versions()},
         machine=machine(),
-        chosen=[asdict(choice) for choice in training.plan.choices],
+        chosen=[asdict(choice) for choice in training.setup.choices],
     )
 
 
@@ -73,7 +73,7 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
         truth, predicted = data.y[test].view(-1), task.predictions(out)[test]
         step = max(1, -(-len(truth) // POINTS))  # rounded up: evenly over all of them
         return details | {"scatter": torch.stack([truth, predicted], dim=1)[::step].tolist()}
-    details["classes"] = training.plan.classes
+    details["classes"] = training.setup.classes
     if task.kind == "multilabel":
         predicted, truth = out[test] > 0, data.y[test] > 0.5
         hits, count, guessed = (predicted & truth).sum(0), truth.sum(0), predicted.sum(0)
@@ -82,7 +82,7 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
         confusion = pairs.view(task.outputs, task.outputs)  # (true, predicted)
         details["confusion"] = confusion.tolist()
         hits, count, guessed = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-    rows = zip(training.plan.classes, hits.tolist(), count.tolist(), guessed.tolist(), strict=True)
+    rows = zip(training.setup.classes, hits.tolist(), count.tolist(), guessed.tolist(), strict=True)
     return details | {"per_class": [_scores(*row) for row in rows]}
 
 

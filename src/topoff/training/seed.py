@@ -8,7 +8,7 @@ from typing import Any
 from torch_geometric.data import Data
 
 from topoff.machine.memory import forget_peak, peak_memory
-from topoff.training.build import make_plan
+from topoff.training.build import make_setup
 from topoff.training.config import Config, difference, write_toml
 from topoff.training.defaults import Choice
 from topoff.training.loop import Listener, Training
@@ -54,17 +54,17 @@ def train_seed(
     listener, inherited = listener or Listener(), 0 if forget_peak() else peak_memory()
     begin(config, folder, command=command)
     settings = folder.settings()
-    plan = make_plan(settings.config, graph_of(settings.config) if data is None else data)
+    setup = make_setup(settings.config, graph_of(settings.config) if data is None else data)
     known = [Choice(key, settings.keys[key], why) for key, why in settings.reasons.items()]
-    plan = dataclasses.replace(plan, choices=known + plan.choices)
-    listener.planned(plan)
-    if plan.config != settings.config:
-        reasons = {choice.what: choice.why for choice in plan.choices}
-        folder.write("config.toml", write_toml(plan.config, command=settings.command, reasons=reasons))
-    encoding = getattr(plan.data.get("names"), "encoding", None)
+    setup = dataclasses.replace(setup, choices=known + setup.choices)
+    listener.set_up(setup)
+    if setup.config != settings.config:
+        reasons = {choice.what: choice.why for choice in setup.choices}
+        folder.write("config.toml", write_toml(setup.config, command=settings.command, reasons=reasons))
+    encoding = getattr(setup.data.get("names"), "encoding", None)
     if encoding and not (folder.path / CHECKPOINT).is_file():  # before training: a run that is killed can predict, too
         folder.write("encoding.json", encoding)
-    training = Training(plan, folder=folder, listener=listener, inherited=inherited)
+    training = Training(setup, folder=folder, listener=listener, inherited=inherited)
     listener.trains(training)
     training.run()
     if not folder.finished:

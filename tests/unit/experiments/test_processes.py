@@ -33,7 +33,7 @@ from topoff.machine.memory import free_memory
 from topoff.methods.registry import METHODS
 from topoff.report.page import NOTHING
 from topoff.tasks.task import Task
-from topoff.training.build import make_plan
+from topoff.training.build import make_setup
 from topoff.training.config import make_config, write_toml
 from topoff.training.loop import Training
 from topoff.training.records import Epoch, Result
@@ -101,7 +101,7 @@ def graph(**options: Any) -> Data:
 
 
 def trained(place: Path, data: Data, **changes: Any) -> Training:
-    made = Training(make_plan(make_config(SETTINGS, changes), data), folder=RunFolder(place))
+    made = Training(make_setup(make_config(SETTINGS, changes), data), folder=RunFolder(place))
     made.run()
     return made
 

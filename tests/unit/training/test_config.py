@@ -14,7 +14,7 @@ import torch
 from graphs import communities
 from topoff.methods.protocol import Method
 from topoff.models.by_name import OPTIONS
-from topoff.training.build import Plan, make_method, make_plan
+from topoff.training.build import Setup, make_method, make_setup
 from topoff.training.config import (
     FIELDS,
     Config,
@@ -262,8 +262,8 @@ def graph(config: Config, where: Path) -> Any:
     return [data.x.sum().item(), data.train_mask.tolist()]
 
 
-def plan(config: Config) -> Plan:
-    return make_plan(config, graph_of(config))
+def plan(config: Config) -> Setup:
+    return make_setup(config, graph_of(config))
 
 
 def prepared(config: Config) -> Method:
@@ -304,7 +304,7 @@ def device(config: Config, where: Path) -> Any:
 
 def trained(config: Config, where: Path) -> Training:
     data = graph_of(config)
-    made = Training(make_plan(config, data), folder=RunFolder(where / str(len(list(where.iterdir())))).create())
+    made = Training(make_setup(config, data), folder=RunFolder(where / str(len(list(where.iterdir())))).create())
     made.run()
     return made
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.methods.registry import METHODS
-from topoff.training.build import make_method, make_plan
+from topoff.training.build import make_method, make_setup
 from topoff.training.config import Config, make_config
 from topoff.training.cost import Rates, estimate, in_words, workload
 from topoff.training.defaults import choose
@@ -110,7 +110,7 @@ def chosen(data: Data, method: str, **settings: object) -> Config:
 @pytest.mark.parametrize("method", METHODS)
 def test_batches_and_rows_are_about_those_of_the_method(data: Data, method: str) -> None:
     config = chosen(data, method)
-    work, made = workload(config, data), make_method(make_plan(config, data))
+    work, made = workload(config, data), make_method(make_setup(config, data))
     made.prepare()
     batches = list(made.batches())
     assert work.batches == len(made)

@@ -22,7 +22,7 @@ from topoff.methods.registry import METHODS
 from topoff.methods.top import Top
 from topoff.models.by_name import make_model
 from topoff.tasks.task import Task
-from topoff.training.build import device_of, learning_rate, make_optimizer, make_plan
+from topoff.training.build import device_of, learning_rate, make_optimizer, make_setup
 from topoff.training.config import Config, make_config
 from topoff.training.loop import Listener, Training
 from topoff.training.records import Epoch
@@ -75,7 +75,7 @@ def graph(task: str = "classes") -> Data:
 def training(place: Path, data: Data | None = None, *, listener: Listener | None = None, **changes: Any) -> Training:
     folder = RunFolder(place)
     folder.path.mkdir(parents=True, exist_ok=True)
-    return Training(make_plan(settings(**changes), data or graph()), folder=folder, listener=listener)
+    return Training(make_setup(settings(**changes), data or graph()), folder=folder, listener=listener)
 
 
 def trained(place: Path, data: Data | None = None, **changes: Any) -> Training:

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from graphs import communities
 from topoff.data.load import Names
 from topoff.machine.memory import machine
-from topoff.training.build import make_plan
+from topoff.training.build import make_setup
 from topoff.training.config import make_config
 from topoff.training.loop import Training
 from topoff.training.records import Spread, summarize
@@ -39,7 +39,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(place: Path, data: Data | None = None, *, run: bool = True, **changes: Any) -> Training:
     data = communities(60, groups=3, dtype=torch.float32) if data is None else data
-    training = Training(make_plan(make_config(SETTINGS, changes), data), folder=RunFolder(place / "run").create())
+    training = Training(make_setup(make_config(SETTINGS, changes), data), folder=RunFolder(place / "run").create())
     if run:
         training.run()
     return training

@@ -13,7 +13,7 @@ import topoff.training.seed
 import topoff.training.trained
 from graphs import communities
 from topoff.machine.memory import forget_peak, peak_memory
-from topoff.training.build import Plan
+from topoff.training.build import Setup
 from topoff.training.config import Config, make_config, write_toml
 from topoff.training.loop import Listener, Training
 from topoff.training.records import Epoch
@@ -130,7 +130,7 @@ def test_the_listener_hears_of_the_plan_and_of_the_training(tmp_path: Path) -> N
     heard: list[Any] = []
 
     class Noting(Listener):
-        def planned(self, plan: Plan) -> None:
+        def planned(self, plan: Setup) -> None:
             heard.append(plan)
 
         def trains(self, training: Training) -> None:
@@ -138,7 +138,7 @@ def test_the_listener_hears_of_the_plan_and_of_the_training(tmp_path: Path) -> N
 
     training = train_seed(settings(dataset=stored(tmp_path)), RunFolder(tmp_path / "run"), listener=Noting())
     assert heard == [training.plan, training]
-    assert (training.plan.task.metric, training.plan.classes) == ("accuracy", ["0", "1", "2"])
+    assert (training.setup.task.metric, training.setup.classes) == ("accuracy", ["0", "1", "2"])
 
 
 # from a table to predictions

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from graphs import communities
 from topoff.data.load import Names, load
 from topoff.tasks.task import Task
-from topoff.training.build import class_names, make_plan
+from topoff.training.build import class_names, make_setup
 from topoff.training.config import make_config, write_toml
 from topoff.training.loop import Training
 from topoff.training.predictions import prediction_table, write_predictions
@@ -56,7 +56,7 @@ def trained(place: Path, data: Data | None = None, *, finish: bool = True, **cha
     graph = graph_of(config)
     folder = RunFolder(place / "run").create()
     folder.write("config.toml", write_toml(config, command="topoff train graph.npz"))
-    training = Training(make_plan(config, graph), folder=folder)
+    training = Training(make_setup(config, graph), folder=folder)
     training.run()
     if finish:
         folder.save_model(training.best_weights)
