@@ -50,6 +50,7 @@ def epoch_gradient(method: Method, model: nn.Module, *, task: Task) -> Tensor:
 
     >>> from topoff.data.load import load
     >>> from topoff.tasks.task import task_of
+    >>> from torch_geometric.data import Data
     >>> from torch_geometric.nn import GCNConv
     >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
     >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))

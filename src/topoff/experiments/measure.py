@@ -127,7 +127,12 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> di
 
 
 def check_methods(methods: tuple[str, ...]) -> None:
-    """Refuse unknown methods."""
+    """Refuse unknown methods.
+
+    >>> check_methods(("top", "lmc"))
+    Traceback (most recent call last):
+    ValueError: Expected methods to be among top, cluster, drop, gas (got 'lmc').
+    """
     for method in methods:
         if method not in MEASURED:
             raise ValueError(f"Expected methods to be among {', '.join(MEASURED)} (got '{method}').")
