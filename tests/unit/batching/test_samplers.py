@@ -15,6 +15,7 @@ from topoff.batching.samplers import (
     node_probabilities,
     node_sampler,
     pick,
+    some_of,
     spans,
     walk_sampler,
     walks,
@@ -219,3 +220,11 @@ def test_spans_are_the_entries_of_rows() -> None:
     positions, owner = spans(np.array([0, 2, 2, 5]), np.array([2, 1, 0, 2]))
     assert positions.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
     assert owner.tolist() == [0, 0, 0, 2, 2, 3, 3, 3]
+
+
+def test_few_entries_are_all_chosen_and_of_many_some_that_differ() -> None:
+    offsets, nodes, rng = np.array([0, 2, 2, 7]), np.array([1, 0, 2]), np.random.default_rng(0)
+    positions, whose = some_of(offsets, nodes, fanout=3, rng=rng)
+    assert whose.tolist() == [1, 1, 2, 2, 2]
+    assert positions[:2].tolist() == [0, 1]
+    assert len(set(positions[2:].tolist()) & set(range(2, 7))) == 3

@@ -10,7 +10,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from graph_files import N, crooked, mask, same
-from topoff.data.check import check
+from topoff.data.check import check, row_normalized
 from topoff.data.load import load
 
 
@@ -129,3 +129,9 @@ def test_other_types_are_refused(function: Callable[[Any], Data]) -> None:
         function(HeteroData())
     with pytest.raises(TypeError, match=r"homogeneous PyG Data \(got int\); pass a name, a path or"):
         function(3)
+
+
+def test_rows_are_divided_by_their_sums_and_rows_of_zeros_stay() -> None:
+    data = Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+    assert row_normalized(data).x.tolist() == [[0.25, 0.75], [0.0, 0.0]]
+    assert data.x.tolist() == [[1.0, 3.0], [0.0, 0.0]]

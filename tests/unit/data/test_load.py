@@ -191,3 +191,7 @@ def test_one_column_of_several_labels_is_two_classes(tmp_path: Path) -> None:
     assert data.y.tolist() == [0, 1, 1, 0, -1]
     assert data.names.class_names == ["not spam", "spam"]
     assert not bool((data.train_mask | data.val_mask | data.test_mask)[4])
+
+
+def test_names_are_counted_not_listed() -> None:
+    assert repr(Names(node_ids=["ann", "bob"], class_names=["no", "yes"])) == "Names(2 node ids, 2 classes)"

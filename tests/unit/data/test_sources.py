@@ -7,6 +7,7 @@ import pytest
 
 from graph_files import N, arrays, expected, same
 from topoff.data.load import load
+from topoff.data.sources import known_name, places_of
 
 
 def test_folder_with_graph(tmp_path: Path) -> None:
@@ -37,3 +38,9 @@ def test_unknown_name() -> None:
         load("word-nets")
     with pytest.raises(ValueError, match="the names are wordnet, Cora, CiteSeer"):
         load("zzzz")
+
+
+def test_a_name_may_be_spelt_in_several_ways_and_a_path_is_none() -> None:
+    assert [known_name(name) for name in ("word_net", "WORDNET", "roman_Empire")] == ["wordnet"] * 2 + ["Roman-empire"]
+    assert [known_name(path) for path in ("my/graph", Path("wordnet"))] == [None, None]
+    assert [str(path) for path in places_of("mine", root="data")] == ["mine", "data/mine"]
