@@ -75,9 +75,9 @@ def draw(run: Run, path: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
     for (method, title), axes in zip(PANELS.items(), panels, strict=True):
         points = [point for point in run["points"] if point["batches"] == method]
-        for name, (label, colour, marker) in CURVES.items():
+        for name, (label, color, marker) in CURVES.items():
             ratios, errors = [point["ratio"] for point in points], [100 * point[name] for point in points]
-            axes.plot(ratios, errors, color=colour, marker=marker, markersize=5, linewidth=1.8, label=label)
+            axes.plot(ratios, errors, color=color, marker=marker, markersize=5, linewidth=1.8, label=label)
         axes.set(title=title, xlabel="nodes per batch", yscale="log", xticks=[point["ratio"] for point in points])
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))

@@ -60,7 +60,7 @@ def test_probabilities_are_those_of_the_paper(conv: str) -> None:
     count = np.zeros(data.num_nodes)
     for seed in range(rounds):
         chosen = method.choose(RECEIVERS, 0, np.random.default_rng(seed))
-        (drawn,) = np.unique(method.neighbours.ids[chosen.positions])
+        (drawn,) = np.unique(method.neighbors.ids[chosen.positions])
         count[drawn] += 1
         np.testing.assert_allclose(chosen.scale, 1 / truth[drawn], rtol=1e-12)
     assert (np.abs(count / rounds - truth) <= 4.5 * np.sqrt(truth * (1 - truth) / rounds)).all()
@@ -73,12 +73,12 @@ def test_one_aggregation_is_right_on_average_for_any_sampler(conv: str, factor: 
     method = made(data, conv, draws=3)
     with torch.no_grad():
         method.sampler *= factor
-    (weights,) = method.neighbours.weights.values()
+    (weights,) = method.neighbors.weights.values()
     seen = torch.zeros(rounds, len(RECEIVERS), data.num_nodes, dtype=torch.float64)
     for seed in range(rounds):
         chosen = method.choose(RECEIVERS, 0, np.random.default_rng(seed))
         values = torch.from_numpy(weights[chosen.positions] * chosen.scale)
-        seen[seed, chosen.rows, method.neighbours.ids[chosen.positions]] = values
+        seen[seed, chosen.rows, method.neighbors.ids[chosen.positions]] = values
     truth = others(method)[torch.from_numpy(RECEIVERS)]
     for values, exact in ((seen, truth), (seen @ data.x, truth @ data.x)):
         assert ((values.mean(0) - exact).abs() <= 4.5 * values.std(0) / rounds**0.5 + 1e-12).all()
@@ -101,13 +101,13 @@ def test_variance_is_that_of_the_drawn_messages(conv: str) -> None:
     method = Adapt(OneHop(zoo.make(conv, data, layers=1).convs[0]), data, ratio=0.25)
     method.prepare()
     q, exact = formula(method, RECEIVERS), others(method)[torch.from_numpy(RECEIVERS)]
-    (weights,) = method.neighbours.weights.values()
+    (weights,) = method.neighbors.weights.values()
     for seed in range(5):
         batch = method._sampled(RECEIVERS, np.random.default_rng(seed))
         method.forward(batch)
         chosen, drawn = method.choose(RECEIVERS, 0, np.random.default_rng(seed)), torch.zeros_like(exact)
         values = torch.from_numpy(weights[chosen.positions] * chosen.scale)
-        drawn[chosen.rows, method.neighbours.ids[chosen.positions]] = values
+        drawn[chosen.rows, method.neighbors.ids[chosen.positions]] = values
         heard = q > 0
         seconds = (exact * drawn)[:, heard] / q[heard] @ data.x[heard] ** 2
         truth = (seconds - (drawn @ data.x) ** 2).mean() / method.nodes_per_step
@@ -190,7 +190,7 @@ def test_loss_alone_does_not_reach_the_sampler() -> None:
         zoo.assert_near(gradients, zoo.gradients(method.model, total), tolerance=1e-12)
 
 
-def test_few_neighbours_are_all_taken() -> None:
+def test_few_neighbors_are_all_taken() -> None:
     data = corners()
     for conv in ("gcn_weighted", "sage_mean", "gin", "gcn2"):
         method = made(data, conv, ratio=1.0)

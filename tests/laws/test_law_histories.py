@@ -309,7 +309,7 @@ def test_an_exact_evaluation_makes_the_histories_exact(kind: type[Gas], name: st
 # GraphFM-IB
 
 
-def test_graphfm_ib_with_all_neighbours_and_no_memory_is_exact() -> None:
+def test_graphfm_ib_with_all_neighbors_and_no_memory_is_exact() -> None:
     data = graph()
     for name in ("gcn_weighted", "sage_mean", "gin"):
         method = GraphFMIB(make(name, data), data, ratio=0.25, fanout=40, mix=1.0)

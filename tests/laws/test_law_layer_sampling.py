@@ -9,13 +9,13 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities, corners
-from topoff.forward.neighbours import Block, Neighbours
+from topoff.forward.neighbours import Block, Neighbors
 from topoff.graph.operators import Operator
 from topoff.methods.fastgcn import FastGcn, squared_weights, times_drawn
 from topoff.methods.ladies import Ladies, drawn_once
 from topoff.methods.sampled_layers import SampledLayers
 
-METHODS = {"fastgcn": (FastGcn, {}), "ladies": (Ladies, {"normalise": False}), "authors": (Ladies, {"normalise": True})}
+METHODS = {"fastgcn": (FastGcn, {}), "ladies": (Ladies, {"normalize": False}), "authors": (Ladies, {"normalize": True})}
 UNBIASED = ["fastgcn", "ladies"]
 LINEAR = ["gcn_weighted", "sage_mean", "graph_mean", "gcn_backwards"]
 RECEIVERS = np.array([12, 2, 8, 0, 4, 7, 13])  # self-loops, a duplicate, an isolated node, one that hears nobody
@@ -44,9 +44,9 @@ def without_diagonal(matrix: Tensor) -> Tensor:
 def sampled(method: SampledLayers, seed: int) -> Tensor:
     """Return the rows of `RECEIVERS` of the sampled operator, without own entries; (r, n)."""
     chosen = method.choose(RECEIVERS, 0, np.random.default_rng(seed))
-    (weights,) = method.neighbours.weights.values()
+    (weights,) = method.neighbors.weights.values()
     rows = torch.zeros(len(RECEIVERS), method.graph.num_nodes, dtype=torch.float64)
-    rows[chosen.rows, method.neighbours.ids[chosen.positions]] = torch.from_numpy(
+    rows[chosen.rows, method.neighbors.ids[chosen.positions]] = torch.from_numpy(
         weights[chosen.positions] * chosen.scale
     )
     return rows
@@ -77,13 +77,13 @@ def test_one_aggregation_is_right_on_average(name: str, conv: str) -> None:
 def test_own_rows_are_exact(name: str, conv: str) -> None:
     data = corners()
     method = made(name, data, conv, draws=3)
-    sources, block = method.neighbours.block(RECEIVERS, method.choose(RECEIVERS, 0, np.random.default_rng(7)))
+    sources, block = method.neighbors.block(RECEIVERS, method.choose(RECEIVERS, 0, np.random.default_rng(7)))
     (matrix,) = block.matrices.values()
     own = dense(method, data).diag()[torch.from_numpy(RECEIVERS)].view(-1, 1) * data.x[torch.from_numpy(RECEIVERS)]
     zoo.assert_near(matrix @ data.x[torch.from_numpy(sources)], sampled(method, 7) @ data.x + own, tolerance=1e-12)
 
 
-def test_normalised_rows_are_biased_and_less_spread() -> None:
+def test_normalized_rows_are_biased_and_less_spread() -> None:
     data, rounds = corners(), 600
     spread = {}
     for name in ("ladies", "authors"):
@@ -104,7 +104,7 @@ def test_probabilities_are_those_of_the_papers(name: str, conv: str) -> None:
     count = np.zeros(data.num_nodes)
     for seed in range(rounds):
         chosen = method.choose(RECEIVERS, 0, np.random.default_rng(seed))
-        drawn = np.unique(method.neighbours.ids[chosen.positions])
+        drawn = np.unique(method.neighbors.ids[chosen.positions])
         assert len(drawn) <= 1
         count[drawn] += 1
         np.testing.assert_allclose(chosen.scale, 1 / truth[drawn].repeat(len(chosen.scale)), rtol=1e-12)
@@ -129,15 +129,15 @@ def test_several_operators_add_their_squares() -> None:
 def test_without_linear_convs_the_mean_stands_in() -> None:
     data = corners()
     method = made("fastgcn", data, "gat")
-    mean = Neighbours(method.graph, operators=(Operator(aggr="mean"),))
+    mean = Neighbors(method.graph, operators=(Operator(aggr="mean"),))
     weights = np.zeros((14, 14))
     receiver = np.repeat(np.arange(14), mean.degree)
     weights[receiver, mean.ids] = 1 / mean.degree[receiver]
     np.testing.assert_allclose(method.chances, (weights**2).sum(0) / (weights**2).sum(), rtol=1e-12)
-    np.testing.assert_allclose(squared_weights(method.neighbours), weights[receiver, mean.ids] ** 2, rtol=1e-12)
+    np.testing.assert_allclose(squared_weights(method.neighbors), weights[receiver, mean.ids] ** 2, rtol=1e-12)
 
 
-def test_ladies_draws_among_the_neighbours_only() -> None:
+def test_ladies_draws_among_the_neighbors_only() -> None:
     data = communities(200, degree=3.0, weighted=True)
     for name in ("ladies", "authors"):
         method = made(name, data, "gcn_weighted", ratio=0.05)
@@ -145,7 +145,7 @@ def test_ladies_draws_among_the_neighbours_only() -> None:
         receivers = np.arange(0, 40, 2)
         for seed in range(20):
             chosen = method.choose(receivers, 0, np.random.default_rng(seed))
-            drawn = method.neighbours.ids[chosen.positions]
+            drawn = method.neighbors.ids[chosen.positions]
             assert matrix[receivers[chosen.rows], drawn].ne(0).all()
             count = len(np.unique(drawn))
             assert count == 10 if name == "authors" else 1 < count <= 10
@@ -167,7 +167,7 @@ def test_a_step_adds_no_more_nodes_than_it_draws(name: str, conv: str) -> None:
 
 @pytest.mark.parametrize("name", ["ladies", "authors"])
 @pytest.mark.parametrize("conv", ["gcn_weighted", "sage_mean", "gin", "gcn2", "appnp", "gat", "mixed_operators"])
-def test_with_all_neighbours_ladies_is_exact(name: str, conv: str) -> None:
+def test_with_all_neighbors_ladies_is_exact(name: str, conv: str) -> None:
     data = corners()
     method = made(name, data, conv, ratio=1.0)
     method.model.eval()
@@ -177,20 +177,20 @@ def test_with_all_neighbours_ladies_is_exact(name: str, conv: str) -> None:
 def test_all_are_taken_from_as_many_draws_as_candidates_on() -> None:
     data = corners()
     method = made("ladies", data, "gcn_weighted")
-    everything = method.neighbours.all_of(RECEIVERS)
-    candidates = len(np.unique(method.neighbours.ids[everything.positions]))
+    everything = method.neighbors.all_of(RECEIVERS)
+    candidates = len(np.unique(method.neighbors.ids[everything.positions]))
     for draws, exact in ((candidates, True), (candidates - 1, False)):
         method.nodes_per_step = draws
         chosen = method.choose(RECEIVERS, 0, np.random.default_rng(0))
         assert (len(chosen.positions) == len(everything.positions) and bool((chosen.scale == 1).all())) == exact
 
 
-def test_normalised_weights_add_up_to_those_of_all_neighbours() -> None:
+def test_normalized_weights_add_up_to_those_of_all_neighbors() -> None:
     data = communities(80, degree=6.0, weighted=True)
     method = made("authors", data, "gcn_weighted", draws=15)
     receivers = np.arange(30)
     chosen = method.choose(receivers, 0, np.random.default_rng(3))
-    (weights,) = method.neighbours.weights.values()
+    (weights,) = method.neighbors.weights.values()
     sums = np.bincount(chosen.rows, weights=weights[chosen.positions] * chosen.scale, minlength=30)
     everything = without_diagonal(dense(method, data))[:30].sum(1).numpy()
     heard = np.bincount(chosen.rows, minlength=30) > 0
@@ -198,7 +198,7 @@ def test_normalised_weights_add_up_to_those_of_all_neighbours() -> None:
     assert not heard.all()
     np.testing.assert_allclose(sums, np.where(heard, everything, 0.0), rtol=1e-12)
     one = chosen.rows == np.flatnonzero(np.bincount(chosen.rows) > 1)[0]  # inside a row, 1/q decides
-    senders = method.neighbours.ids[chosen.positions[one]]
+    senders = method.neighbors.ids[chosen.positions[one]]
     squares = (without_diagonal(dense(method, data))[:30] ** 2).sum(0).numpy()
     product = chosen.scale[one] * squares[senders]
     np.testing.assert_allclose(product, product[0], rtol=1e-12)

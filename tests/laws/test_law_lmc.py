@@ -188,7 +188,7 @@ def test_one_batch_is_the_full_batch(name: str, mix: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["gcn 3", "sage 3", "gcn2"])
-def test_up_to_date_values_are_exact_where_the_neighbourhood_is_everything(name: str) -> None:
+def test_up_to_date_values_are_exact_where_the_neighborhood_is_everything(name: str) -> None:
     data = communities(20, weighted=True, directed=True)
     hub = torch.arange(1, 20)
     more = torch.stack([hub, torch.zeros_like(hub)])

@@ -17,7 +17,7 @@ from graphs import communities, corners
 from topoff import TOP
 from topoff.forward.blocks import Layered
 from topoff.forward.convs import describe
-from topoff.forward.neighbours import Chosen, Ints, Neighbours
+from topoff.forward.neighbours import Chosen, Ints, Neighbors
 from topoff.methods.precomputed import Precomputed, Sgc, Sign
 from topoff.models.decoupled import SGC, SIGN
 from topoff.models.networks import GCN
@@ -176,7 +176,7 @@ def test_sign_drops_features_of_a_batch_after_their_propagation() -> None:
 # ---- what a batch is
 
 
-def test_a_batch_touches_no_neighbour() -> None:
+def test_a_batch_touches_no_neighbor() -> None:
     data = corners()
     method = made("sign", data)
     batch = method.batch(0, 0)
@@ -286,16 +286,16 @@ def test_compensated_batches_are_exact_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["sgc", "sign"])
-def test_sampled_layers_with_all_neighbours_are_exact(name: str) -> None:
+def test_sampled_layers_with_all_neighbors_are_exact(name: str) -> None:
     data = corners()
     method = made(name, data)
-    neighbours = Neighbours(method.graph, operators=method.plan.operators)
+    neighbors = Neighbors(method.graph, operators=method.plan.operators)
     layered = Layered(method.plan.convs)
 
     def everything(nodes: Ints, step: int) -> Chosen:
-        return neighbours.all_of(nodes)
+        return neighbors.all_of(nodes)
 
-    batch = neighbours.batch(np.array([3, 8, 12]), depth=method.plan.depth, choose=everything)
+    batch = neighbors.batch(np.array([3, 8, 12]), depth=method.plan.depth, choose=everything)
     truth = zoo.full_batch(method.model, data)[[3, 8, 12]]
     for layered.trims in (False, True):
         with layered.on(batch):

@@ -17,11 +17,11 @@ from torch_geometric.nn import GCNConv, SAGEConv, SimpleConv
 from graphs import communities, corners
 from topoff.batching.samplers import subsets
 from topoff.methods.labor import Labor, LaborStar, matched
-from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.methods.neighbour_sampling import NeighborSampling
 from topoff.methods.sampled_layers import SampledLayers
 from topoff.methods.vrgcn import VarianceReduced
 
-SAMPLERS = {"ns": NeighbourSampling, "labor": Labor, "labor-star": LaborStar}
+SAMPLERS = {"ns": NeighborSampling, "labor": Labor, "labor-star": LaborStar}
 KINDS = {**SAMPLERS, "vrgcn": VarianceReduced}
 ALL_OF_THEM = 10**6  # a fan-out beyond every degree
 SHORT = ["gcn", "sage_mean", "gin", "gcn2", "appnp", "sg", "pyg_sage", "residual", "gat", "nested"]
@@ -81,7 +81,7 @@ def one_step(kind: str, conv: nn.Module, data: Data, **settings: object) -> Samp
 
 
 @pytest.mark.parametrize("name", [*zoo.ALL, "residual"])
-def test_all_neighbours_are_the_whole_graph(name: str) -> None:
+def test_all_neighbors_are_the_whole_graph(name: str) -> None:
     data = corners()
     model = model_of(name, data).eval()
     outputs = made("ns", model, data, fanout=ALL_OF_THEM).outputs()
@@ -89,7 +89,7 @@ def test_all_neighbours_are_the_whole_graph(name: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), pairs(SHORT))
-def test_all_neighbours_are_the_whole_graph_for_every_method(kind: str, name: str) -> None:
+def test_all_neighbors_are_the_whole_graph_for_every_method(kind: str, name: str) -> None:
     data = communities(directed=True, weighted=True)
     model = model_of(name, data).eval()
     outputs = made(kind, model, data, fanout=ALL_OF_THEM).outputs()
@@ -97,7 +97,7 @@ def test_all_neighbours_are_the_whole_graph_for_every_method(kind: str, name: st
 
 
 @pytest.mark.parametrize(("kind", "name"), pairs(SHORT))
-def test_all_neighbours_have_the_gradients_of_the_whole_graph(kind: str, name: str) -> None:
+def test_all_neighbors_have_the_gradients_of_the_whole_graph(kind: str, name: str) -> None:
     data = communities(groups=3, directed=True, weighted=True)
     model = model_of(name, data)
     method = made(kind, model, data, fanout=ALL_OF_THEM, ratio=1.0)
@@ -144,7 +144,7 @@ def test_sampled_sums_are_right_on_average(kind: str, conv: str) -> None:
     nodes, rng = np.array([12, *range(12), 13]), np.random.default_rng(0)
     sums = torch.empty(draws, len(nodes), data.num_features, dtype=torch.float64)
     for draw in range(draws):
-        sources, block = method.neighbours.block(nodes, method.choose(nodes, 0, rng))
+        sources, block = method.neighbors.block(nodes, method.choose(nodes, 0, rng))
         sums[draw] = block.matrices[operator] @ data.x[torch.from_numpy(sources)]
     truth = method.graph.propagated((operator,))[torch.from_numpy(nodes)]
     error = sums.std(0) / draws**0.5
@@ -157,12 +157,12 @@ def test_every_message_has_its_weight_on_average(kind: str) -> None:
     data, draws = communities(n=40, degree=9, directed=True), 600
     method = one_step(kind, GCNConv(5, 2), data, fanout=3)
     nodes, rng = np.arange(0, 40, 2), np.random.default_rng(0)
-    total, scale = np.zeros((2, len(method.neighbours.ids)))
+    total, scale = np.zeros((2, len(method.neighbors.ids)))
     for _ in range(draws):
         chosen = method.choose(nodes, 0, rng)
         total[chosen.positions] += chosen.scale
         scale[chosen.positions] = chosen.scale  # one over its probability
-    heard = method.neighbours.all_of(nodes).positions
+    heard = method.neighbors.all_of(nodes).positions
     error = np.sqrt(np.maximum(scale[heard] - 1, 0) / draws)
     assert (np.abs(total[heard] / draws - 1) <= 4.5 * error + 1 / draws).all()
     assert 0.05 < error.max() < 0.2
@@ -173,21 +173,21 @@ def test_a_sampled_mean_is_the_mean_of_the_sample() -> None:
     data = communities(degree=9)
     method = one_step("ns", SAGEConv(5, 2), data, fanout=3)
     (operator,) = method.plan.operators
-    nodes = np.flatnonzero(method.neighbours.degree > 3)
+    nodes = np.flatnonzero(method.neighbors.degree > 3)
     chosen = method.choose(nodes, 0, np.random.default_rng(0))
-    _, block = method.neighbours.block(nodes, chosen)
+    _, block = method.neighbors.block(nodes, chosen)
     assert torch.allclose(block.matrices[operator].values, torch.full((3 * len(nodes),), 1 / 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("fanout", [1, 3, 6])
-def test_neighbour_sampling_draws_as_many_as_it_says(fanout: int) -> None:
+def test_neighbor_sampling_draws_as_many_as_it_says(fanout: int) -> None:
     method = one_step("ns", GCNConv(5, 2), communities(degree=8), fanout=fanout)
     nodes = np.array([7, 3, *range(20, 60)])
     chosen = method.choose(nodes, 0, np.random.default_rng(1))
-    degree = method.neighbours.degree[nodes]
+    degree = method.neighbors.degree[nodes]
     assert (np.bincount(chosen.rows, minlength=len(nodes)) == np.minimum(fanout, degree)).all()
     assert len(np.unique(chosen.positions)) == len(chosen.positions)
-    owner = np.searchsorted(method.neighbours.offsets, chosen.positions, side="right") - 1
+    owner = np.searchsorted(method.neighbors.offsets, chosen.positions, side="right") - 1
     assert (owner == nodes[chosen.rows]).all()
     assert (degree > fanout).any()
     assert (degree <= fanout).any() or fanout == 1
@@ -207,9 +207,9 @@ def test_labor_draws_as_many_as_it_says_on_average() -> None:
     method, draws = one_step("labor", GCNConv(5, 2), communities(degree=9), fanout=4), 2000
     nodes, rng = np.arange(60), np.random.default_rng(0)
     counts = np.stack([np.bincount(method.choose(nodes, 0, rng).rows, minlength=60) for _ in range(draws)])
-    wanted = np.minimum(4, method.neighbours.degree)
+    wanted = np.minimum(4, method.neighbors.degree)
     assert (np.abs(counts.mean(0) - wanted) <= 4.5 * counts.std(0) / np.sqrt(draws) + 1e-9).all()
-    few = method.neighbours.degree <= 4
+    few = method.neighbors.degree <= 4
     assert (counts[:, few] == wanted[few]).all()
     assert counts[:, ~few].std() > 0
 
@@ -217,23 +217,23 @@ def test_labor_draws_as_many_as_it_says_on_average() -> None:
 def test_labor_rolls_one_number_per_sender() -> None:
     data = communities(degree=9)
     method = one_step("labor", GCNConv(5, 2), data, fanout=2)
-    degree = method.neighbours.degree
+    degree = method.neighbors.degree
     size = int(np.bincount(degree[degree > 2]).argmax())
     nodes = np.flatnonzero(degree == size)  # with one degree, they have one probability
     chosen = method.choose(nodes, 0, np.random.default_rng(3))
-    heard = set(method.neighbours.ids[chosen.positions].tolist())
-    everything = method.neighbours.all_of(nodes)
+    heard = set(method.neighbors.ids[chosen.positions].tolist())
+    everything = method.neighbors.all_of(nodes)
     kept = set(chosen.positions.tolist())
     for position in everything.positions.tolist():
-        assert (position in kept) == (int(method.neighbours.ids[position]) in heard)
+        assert (position in kept) == (int(method.neighbors.ids[position]) in heard)
 
 
-def test_labor_star_keeps_the_variance_of_neighbour_sampling() -> None:
+def test_labor_star_keeps_the_variance_of_neighbor_sampling() -> None:
     data = communities(n=120, degree=12)
     method = one_step("labor-star", GCNConv(5, 2), data, fanout=8)
     nodes = np.arange(0, 120, 2)
-    everything, degree = method.neighbours.all_of(nodes), method.neighbours.degree[nodes]
-    probability = method.chances(everything.rows, method.neighbours.ids[everything.positions], degree)
+    everything, degree = method.neighbors.all_of(nodes), method.neighbors.degree[nodes]
+    probability = method.chances(everything.rows, method.neighbors.ids[everything.positions], degree)
     assert probability.max() <= 1.0
     assert len(np.unique(probability.round(6))) > 10  # not those of LABOR-0
     found = np.bincount(everything.rows, 1 / probability, minlength=len(nodes))
@@ -257,7 +257,7 @@ def test_shared_numbers_need_fewer_senders() -> None:
     for kind in SAMPLERS:
         method = one_step(kind, SAGEConv(5, 2), data, fanout=5)
         senders = [
-            method.neighbours.ids[method.choose(nodes, 0, np.random.default_rng(seed)).positions] for seed in range(40)
+            method.neighbors.ids[method.choose(nodes, 0, np.random.default_rng(seed)).positions] for seed in range(40)
         ]
         count[kind] = float(np.mean([len(np.unique(found)) for found in senders]))
     assert count["labor"] < 0.9 * count["ns"]
@@ -330,7 +330,7 @@ def test_histories_are_written_in_training_only_and_have_no_gradient() -> None:
     assert (table.abs().sum(1) > 0).equal(written)
 
 
-def test_known_features_need_no_neighbours() -> None:
+def test_known_features_need_no_neighbors() -> None:
     data = communities(weighted=True)
     method = made("vrgcn", model_of("sg", data), data)  # two convs of three hops; the first one reads the features
     steps = next(method.batches()).blocks.steps
@@ -407,7 +407,7 @@ def test_a_batch_depends_on_seed_epoch_and_number_only(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_neighbours_of_the_same_target_change(kind: str) -> None:
+def test_the_neighbors_of_the_same_target_change(kind: str) -> None:
     data = communities(degree=12)
     data.train_mask = torch.arange(60) == 31
     method = made(kind, model_of("gcn", data), data, fanout=2, ratio=1.0)

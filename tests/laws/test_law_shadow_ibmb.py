@@ -328,7 +328,7 @@ def test_batches_with_other_labels_follow_each_other() -> None:
     assert len({tuple(schedule(distances, rng=np.random.default_rng(seed)).tolist()) for seed in range(20)}) > 10
 
 
-def test_unlabelled_nodes_several_labels_and_numbers_have_distances_too() -> None:
+def test_unlabeled_nodes_several_labels_and_numbers_have_distances_too() -> None:
     assert label_distances([torch.tensor([0, -1]), torch.tensor([0, 0])]).shape == (2, 2)
     several = label_distances([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]])])
     assert several[0, 1] > 0.1 > several[0, 2] + 1e-9

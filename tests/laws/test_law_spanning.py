@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
-from topoff.compensation.embeddings import embed, reinitialised
+from topoff.compensation.embeddings import embed, reinitialized
 from topoff.compensation.estimator import Compensation
 from topoff.forward.call import evaluating
 from topoff.forward.plan import Plan, make_plan
@@ -170,7 +170,7 @@ def test_the_symmetric_example_is_exact_for_any_weights(name, seed):
     data = six_nodes(seed=seed)
     model = zoo.make(name, data, layers=3)
     top = TOP(model, data, batches=node_sets(six_node_sets()), rank=2, ridge=0.0)
-    top.prepare(networks=[reinitialised(model, number) for number in (100, 101, 102)])
+    top.prepare(networks=[reinitialized(model, number) for number in (100, 101, 102)])
     for other in range(3):
         model.load_state_dict(zoo.make(name, data, seed=seed + other, layers=3).state_dict())
         assert_exact(model, top.prepare().batches(), truth_of(model, data))
@@ -202,9 +202,9 @@ def test_a_linear_network_is_exact_for_any_weights(layers, sampler, seed):
     model = Linear(data.num_features, layers).double()
     rank = data.num_features * layers
     top = TOP(model, data, ratio=1 / 3, parts=3, rank=rank, ridge=0.0, batches=sampler, seed=seed)
-    top.prepare(networks=[reinitialised(model, number) for number in (100, 101)])
+    top.prepare(networks=[reinitialized(model, number) for number in (100, 101)])
     for other in range(3):
-        model.load_state_dict(reinitialised(model, other).state_dict())
+        model.load_state_dict(reinitialized(model, other).state_dict())
         assert_exact(model, top.prepare().batches(), truth_of(model, data))
         assert_exact_gradients(model, top.prepare().batches(), data)
 

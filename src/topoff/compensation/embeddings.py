@@ -39,14 +39,14 @@ def embed(
     return exact(model, graph, batches, call=call, collect=filtered)
 
 
-def reinitialised(model: nn.Module, seed: int) -> nn.Module:
+def reinitialized(model: nn.Module, seed: int) -> nn.Module:
     """Return a copy of the model with fresh random parameters; the global generator is left as it was.
 
     Raises:
         ValueError: for a parameter that no `reset_parameters()` reaches.
 
     >>> layer = nn.Linear(2, 2)
-    >>> bool((reinitialised(layer, 0).weight == reinitialised(layer, 0).weight).all())
+    >>> bool((reinitialized(layer, 0).weight == reinitialized(layer, 0).weight).all())
     True
     """
     forgotten = unreset_parameter(model)
@@ -67,7 +67,7 @@ def reinitialised(model: nn.Module, seed: int) -> nn.Module:
 
 def random_network(model: nn.Module, number: int, *, seed: int) -> nn.Module:
     """Return one of the random initialisations that belong to a seed; 0 is the one that certificates hold out."""
-    return reinitialised(model, seed * 1009 + number)
+    return reinitialized(model, seed * 1009 + number)
 
 
 def unreset_parameter(model: nn.Module) -> str | None:

@@ -137,8 +137,7 @@ class TOP(Learner):
     def prepare(self, *, networks: Sequence[nn.Module] | None = None, epoch: int = 0) -> Loader:
         """Partition, embed and estimate, at the first call; return the loader, which then begins with `epoch`.
 
-        `networks` are the models whose embeddings make the first basis; by default the model with its current weights
-        and inits - 1 random initialisations.
+        `networks` make the first basis; by default the model with its current weights and inits - 1 random ones.
         """
         if self._loader is not None:
             return self._loader
@@ -165,8 +164,7 @@ class TOP(Learner):
     def refresh(self) -> Tensor:
         """Re-estimate from the model's current embeddings; return the exact output that comes with them (n, out).
 
-        One exact forward, then one small solve per batch. The certificate is that of the old basis on the new
-        embeddings.
+        One exact forward, then one small solve per batch; the old basis is certified on the new embeddings.
         """
         self.refreshed_at = self.prepare().position.epoch
         return self.basis.refresh()

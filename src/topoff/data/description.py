@@ -81,7 +81,7 @@ class Description:
     majority: float | None  # share of the largest training class: the accuracy of always guessing it
     target: Target | None
     splits: dict[str, int]  # nodes in train, val, test and in none of them
-    unlabelled: int
+    unlabelled: int  # the spelling of the JSON contract
     features: Features
     memory: dict[str, int]  # bytes of x and of the edges with their weights and features
     warnings: list[str] = field(default_factory=list)

@@ -73,13 +73,13 @@ def read_split(nodes: Table, y: np.ndarray[Any, Any] | None) -> tuple[Arrays, li
     remedy = "write train, val or test, or nothing for a node in none of them"
     found = codes_of(nodes, "split", strings, list(CODES), expected="to name the split", remedy=remedy)
     codes = np.array([*CODES.values(), -1])[found]  # -1, nothing, is the last one
-    labelled = _labelled(y)
-    lost = int((~labelled & (codes >= 0)).sum())
+    labeled = _labeled(y)
+    lost = int((~labeled & (codes >= 0)).sum())
     notes = [f"split: {lost} nodes have a split but no label, and are in no mask"] if lost else []
-    return {name: (codes == code) & labelled for code, name in enumerate(MASKS)}, notes
+    return {name: (codes == code) & labeled for code, name in enumerate(MASKS)}, notes
 
 
-def _labelled(y: np.ndarray[Any, Any]) -> Bools:
+def _labeled(y: np.ndarray[Any, Any]) -> Bools:
     """Return (n,) bool: which nodes have a label."""
     return np.asarray(y >= 0 if y.dtype == np.int64 else ~np.isnan(y.reshape(len(y), -1)).any(axis=1))
 
@@ -149,7 +149,7 @@ def _several(nodes: Table, names: list[str]) -> np.ndarray[Any, Any]:
 
 def _describe(name: str, y: np.ndarray[Any, Any], entry: dict[str, Any]) -> str:
     """Say what the labels are and how many nodes have none."""
-    known, missing = int(_labelled(y).sum()), int((~_labelled(y)).sum())
+    known, missing = int(_labeled(y).sum()), int((~_labeled(y)).sum())
     what = "a quantity" if entry["kind"] == "number" else f"{len(entry['names'])} classes"
     if entry["kind"] == "several":
         name, what = SEVERAL[:-1], f"{len(entry['names'])} labels, of which a node may have several"

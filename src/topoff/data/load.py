@@ -166,11 +166,11 @@ def _mask(ids: Tensor, n: int) -> Tensor:
 
 def _draw_masks(y: Any, n: int, *, seed: int) -> dict[str, Tensor]:
     """Draw 60/20/20 % of the labelled nodes."""
-    labelled = np.arange(n)
+    labeled = np.arange(n)
     if isinstance(y, Tensor) and y.dim() and len(y) == n:
         flat = y.reshape(n, -1)
         known = ~flat.isnan().any(1) if y.is_floating_point() else (flat >= 0).any(1)
-        labelled = known.nonzero().view(-1).cpu().numpy()
-    order = np.random.default_rng(seed).permutation(labelled)
+        labeled = known.nonzero().view(-1).cpu().numpy()
+    order = np.random.default_rng(seed).permutation(labeled)
     pieces = np.split(order, [-(-6 * len(order) // 10), -(-8 * len(order) // 10)])
     return {name: _mask(torch.from_numpy(ids), n) for name, ids in zip(MASKS, pieces, strict=True)}

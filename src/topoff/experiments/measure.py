@@ -54,7 +54,7 @@ def train_full_batch(
     graph = Graph(data)
     plan = make_plan(model, graph)
     whole, handler, run = whole_graph(graph, plan), Subgraph(plan.convs), caller(model)
-    loss_of, optimiser = default_loss(data.y), torch.optim.Adam(model.parameters(), lr=lr)
+    loss_of, optimizer = default_loss(data.y), torch.optim.Adam(model.parameters(), lr=lr)
     earlier = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -65,9 +65,9 @@ def train_full_batch(
             with handler.on(whole):
                 out = run(model, whole)
             loss = loss_of(out[data.train_mask], data.y[data.train_mask]) / int(data.train_mask.sum())
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
             if tell:
                 tell(epoch + 1, float(loss.detach()))
     return FullBatchModel(model, copy.deepcopy(model) if age == 0 else earlier)
@@ -111,7 +111,7 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> di
     model = copy.deepcopy(model)
     gas = Gas(model, data, batches=sets.method, ratio=sets.ratio, parts=sets.parts, seed=sets.seed)
     gas.prepare()
-    optimiser, loss_of = torch.optim.Adam(model.parameters(), lr=lr), default_loss(data.y)
+    optimizer, loss_of = torch.optim.Adam(model.parameters(), lr=lr), default_loss(data.y)
 
     def mean_loss(out: Tensor, batch: Data) -> Tensor:
         """Return the mean loss of a batch's training nodes."""
@@ -119,9 +119,9 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> di
 
     model.train()
     for batch in gas.batches():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         gas.learn(batch, mean_loss)
-        optimiser.step()
+        optimizer.step()
     bare = TOP(model, data, batches=sets, rank=0, refresh="never")
     return _Comparison(model, bare, data).of(gas.forward, list(gas.cover()))
 

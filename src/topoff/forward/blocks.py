@@ -23,7 +23,7 @@ from torch_geometric.data import Data
 from topoff.forward.call import Call, caller, evaluating
 from topoff.forward.convs import Conv
 from topoff.forward.intercept import ConvCall, Handler, map_tensors, raise_foreign
-from topoff.forward.neighbours import Block, Chosen, Neighbours
+from topoff.forward.neighbours import Block, Chosen, Neighbors
 from topoff.forward.plan import Plan
 from topoff.graph.operators import Operator
 
@@ -123,14 +123,14 @@ def takes_pairs(conv: Conv) -> bool:
     return "tuple" in str(parameters[conv.parameters[0]].annotation).lower()
 
 
-def allows_trimming(model: nn.Module, neighbours: Neighbours, plan: Plan, *, call: Call | None = None) -> bool:
+def allows_trimming(model: nn.Module, neighbors: Neighbors, plan: Plan, *, call: Call | None = None) -> bool:
     """Try on a few nodes whether a model works, and says the same, when each conv returns fewer rows.
 
     A residual `x + conv(x)` does not, unless it is written for that (`x[: len(h)] + h`), nor does one that joins the
     layers (jumping knowledge); the model then gets padded rows, which are computed in vain and which a batch norm
     counts in training.
     """
-    batch = trial_batch(neighbours, depth=plan.depth).to(next(model.parameters(), neighbours.graph.data.x).device)
+    batch = trial_batch(neighbors, depth=plan.depth).to(next(model.parameters(), neighbors.graph.data.x).device)
     layered, run = Layered(plan.convs), caller(model, call)
 
     def outputs() -> Tensor:
@@ -148,15 +148,15 @@ def allows_trimming(model: nn.Module, neighbours: Neighbours, plan: Plan, *, cal
     return bool(torch.allclose(padded, trimmed, rtol=1e-3, atol=1e-4))
 
 
-def trial_batch(neighbours: Neighbours, *, depth: int) -> Data:
+def trial_batch(neighbors: Neighbors, *, depth: int) -> Data:
     """Return a batch with some neighbours of a few nodes in which every step loses rows, whatever the graph."""
     few, steps = np.random.default_rng(0), []
-    ends = np.linspace(0, neighbours.num_nodes - 1, 3).astype(np.int64)
-    nodes = np.append(ends, np.argmax(neighbours.degree))
+    ends = np.linspace(0, neighbors.num_nodes - 1, 3).astype(np.int64)
+    nodes = np.append(ends, np.argmax(neighbors.degree))
     for _ in range(depth):
-        every = neighbours.all_of(nodes)
+        every = neighbors.all_of(nodes)
         keep = few.random(len(every.rows)) < 100 / max(100, len(every.rows))
-        nodes, block = neighbours.block(nodes, Chosen(every.positions[keep], every.rows[keep], every.scale[keep]))
+        nodes, block = neighbors.block(nodes, Chosen(every.positions[keep], every.rows[keep], every.scale[keep]))
         nodes = np.append(nodes, nodes[:2])  # two rows more that nobody hears
         steps.append(replace(block, sources=len(nodes)))
-    return neighbours.assembled(nodes, steps=tuple(reversed(steps)))
+    return neighbors.assembled(nodes, steps=tuple(reversed(steps)))

@@ -30,7 +30,7 @@ from torch_geometric.data import Data
 from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.intercept import Collect, ConvCall, Handler, extended
-from topoff.graph.graph import Graph, Neighbourhood
+from topoff.graph.graph import Graph, Neighborhood
 from topoff.graph.operators import Operator, Sparse
 
 # Told the same rows by their place in the forward, "conv/call/hop", as `Subgraph` names it.
@@ -161,7 +161,7 @@ class _Lockstep(Handler):
         """Run a conv of the batch that is awake on true halo rows."""
         batch, conv = self.awake, call.conv
         if conv.path == "general":
-            around = batch.neighbourhood(conv.module.flow)
+            around = batch.neighborhood(conv.module.flow)
             return extended(call, batch.data, around, lambda h: batch.exchange(call, h)[around.halo]).run()
         given = call.linear(batch.data)
         told = self.collect or self.remember
@@ -194,7 +194,7 @@ class _Batch:
         self.now: ConvCall | None = None  # the conv that is running
         self.calls: dict[str, int] = {}  # of every conv so far
         self._rows: dict[Operator, Sparse] = {}
-        self._around: dict[str, Neighbourhood] = {}
+        self._around: dict[str, Neighborhood] = {}
         self.runner: _Runner
 
     def exchange(self, call: ConvCall, rows: Tensor, *, record: bool = True) -> Tensor:
@@ -211,10 +211,10 @@ class _Batch:
             self._rows[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
         return self._rows[operator]
 
-    def neighbourhood(self, flow: str) -> Neighbourhood:
+    def neighborhood(self, flow: str) -> Neighborhood:
         """Return the edges N(B) -> B, cut at the first call."""
         if flow not in self._around:
-            self._around[flow] = self.graph.neighbourhood(self.nodes, flow=flow).to(self.device)
+            self._around[flow] = self.graph.neighborhood(self.nodes, flow=flow).to(self.device)
         return self._around[flow]
 
 

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from topoff.forward.convs import EDGE_VALUES, Conv
-from topoff.graph.graph import Neighbourhood
+from topoff.graph.graph import Neighborhood
 from topoff.graph.operators import Operator
 
 Collect = Callable[[Conv, int, Tensor], None]  # told the rows that a conv reads, and the number of the propagation
@@ -204,7 +204,7 @@ class extended:  # noqa: N801 - reads as a verb where it is used
 
     call: ConvCall
     batch: Any  # the Data that the model was called with
-    around: Neighbourhood
+    around: Neighborhood
     halo_rows: Callable[[Tensor], Tensor]  # (b, d) -> (c, d): what stands in for the halo of an embedding
     exact_features: bool = True  # whether the halo's own attributes may be used
 

@@ -2,8 +2,8 @@
 
 >>> import torch
 >>> path = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
->>> neighbours = Neighbours(Graph(path), operators=(Operator(aggr="mean"),))
->>> nodes, block = neighbours.block(np.array([2]), neighbours.all_of(np.array([2])))
+>>> neighbors = Neighbors(Graph(path), operators=(Operator(aggr="mean"),))
+>>> nodes, block = neighbors.block(np.array([2]), neighbours.all_of(np.array([2])))
 >>> nodes, block.sources, block.targets
 (array([2, 1]), 2, 1)
 """
@@ -33,7 +33,7 @@ STAND_INS = 32  # edges that a batch shows to the model, so that a model that ch
 
 @dataclass(frozen=True)
 class Chosen:
-    """Hold the edges that a sampler chose for one step, as positions in `Neighbours.ids`."""
+    """Hold the edges that a sampler chose for one step, as positions in `Neighbors.ids`."""
 
     positions: Ints  # (e,)
     rows: Ints  # (e,) which of the targets each edge arrives at
@@ -58,7 +58,7 @@ class Blocks(Movable):
     steps: tuple[Block, ...]
 
 
-class Neighbours:
+class Neighbors:
     """Hold who sends messages to whom as CSR without self-loops, and each operator's weights beside it.
 
     Duplicate edges are one neighbour whose weights are summed, as in the operators; the general path gets all of them.
@@ -201,7 +201,7 @@ def raise_mixed(flow: str) -> NoReturn:
     )
 
 
-def neighbours_of(graph: Graph, plan: Plan) -> Neighbours:
+def neighbors_of(graph: Graph, plan: Plan) -> Neighbors:
     """Return the neighbours that a model's convs hear.
 
     Raises:
@@ -210,4 +210,4 @@ def neighbours_of(graph: Graph, plan: Plan) -> Neighbours:
     flow = plan.flows[0] if plan.flows else plan.operators[0].flow
     if len(plan.flows) > 1:
         raise_mixed(flow)
-    return Neighbours(graph, operators=plan.operators, flow=flow, general=bool(plan.flows))
+    return Neighbors(graph, operators=plan.operators, flow=flow, general=bool(plan.flows))

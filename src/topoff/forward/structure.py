@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from topoff.forward.plan import Plan
-from topoff.graph.graph import Chain, Graph, Neighbourhood
+from topoff.graph.graph import Chain, Graph, Neighborhood
 from topoff.graph.operators import Aggregation, Movable, Operator, Sparse
 
 
@@ -38,7 +38,7 @@ class Structure(Movable):
 
     nodes: Tensor  # (b,) global ids
     spots: dict[Operator, Spot]
-    around: dict[str, Neighbourhood]  # by flow, for the general path
+    around: dict[str, Neighborhood]  # by flow, for the general path
     constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, and of X itself for the empty chain
     _halo_constants: dict[Chain, Tensor] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ def structure_of(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = 
     spots = {}
     for operator in plan.operators:
         spots[operator] = Spot(*graph.aggregation(operator).cut(nodes))
-    around = {flow: graph.neighbourhood(nodes, flow=flow) for flow in plan.flows}
+    around = {flow: graph.neighborhood(nodes, flow=flow) for flow in plan.flows}
     return Structure(nodes, spots, around, _constants(graph, plan, nodes, x=x))
 
 
@@ -71,7 +71,7 @@ def inner_structure(
         whole = graph.aggregation(operator) if operators is None else operators[operator]
         spots[operator] = Spot(whole.within(nodes), nobody, whole.rows(nobody))
     alone, everybody = Graph(graph.induced(nodes)), torch.arange(len(nodes))
-    around = {flow: alone.neighbourhood(everybody, flow=flow) for flow in plan.flows}  # its halo is empty
+    around = {flow: alone.neighborhood(everybody, flow=flow) for flow in plan.flows}  # its halo is empty
     return Structure(nodes, spots, around, _constants(graph, plan, nodes))
 
 

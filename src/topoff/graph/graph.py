@@ -6,7 +6,7 @@
 >>> graph = Graph(path)
 >>> graph.induced(torch.tensor([0, 1])).edge_index.tolist()
 [[0, 1], [1, 0]]
->>> graph.neighbourhood(torch.tensor([0, 1])).halo
+>>> graph.neighborhood(torch.tensor([0, 1])).halo
 tensor([2])
 """
 
@@ -24,7 +24,7 @@ Chain = tuple[Operator, ...]
 
 
 @dataclass(frozen=True)
-class Neighbourhood(Movable):
+class Neighborhood(Movable):
     """Hold the edges N(B) -> B with the batch's nodes numbered first and its halo after them."""
 
     halo: Tensor  # (c,) global ids of C
@@ -94,7 +94,7 @@ class Graph:
         batch.batch_size = batch.num_nodes = nodes.numel()
         return batch
 
-    def neighbourhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighbourhood:
+    def neighborhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighborhood:
         """Return the edges N(B) -> B and the halo C of a batch."""
         edge_ids = self.edges_into(nodes, flow=flow)
         edges = self.data.edge_index[:, edge_ids]
@@ -103,7 +103,7 @@ class Graph:
         local[halo] = torch.arange(nodes.numel(), nodes.numel() + halo.numel())
         values = {key: self.data[key][edge_ids] for key in self.edge_level}
         features = {key: self.data[key][halo] for key in self.node_level if torch.is_floating_point(self.data[key])}
-        return Neighbourhood(halo, local[edges], edge_ids, values, features)
+        return Neighborhood(halo, local[edges], edge_ids, values, features)
 
     def _numbered(self, nodes: Tensor) -> Tensor:
         """Return (n,) the position of each node in the batch, -1 outside."""

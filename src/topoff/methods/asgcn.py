@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from topoff.forward.blocks import Layered
 from topoff.forward.call import LossOf
-from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
+from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbors
 from topoff.graph.operators import Movable, Operator
 from topoff.methods.base import check_linear
 from topoff.methods.fastgcn import messages_of, times_drawn, weights_of
@@ -90,7 +90,7 @@ class Adapt(SampledLayers):
         """Compute what the probabilities of all batches are made of."""
         check_linear(self.plan, method="AS-GCN", instead="ladies")
         super().begin()
-        self._shares = row_shares(self.neighbours)
+        self._shares = row_shares(self.neighbors)
 
     def stand_in(self) -> TopRows:
         """Return what stands in for the model's message passing."""
@@ -103,8 +103,8 @@ class Adapt(SampledLayers):
         return self._draw(nodes, rng).messages
 
     def _draw(self, nodes: Ints, rng: np.random.Generator) -> Drawn:
-        messages = self.neighbours.all_of(nodes)
-        senders, which = np.unique(self.neighbours.ids[messages.positions], return_inverse=True)
+        messages = self.neighbors.all_of(nodes)
+        senders, which = np.unique(self.neighbors.ids[messages.positions], return_inverse=True)
         shares = np.bincount(which, weights=self._shares[messages.positions]).astype(np.float64)
         if len(senders) <= self.nodes_per_step:
             return Drawn(messages, senders, shares, np.empty(0))
@@ -114,7 +114,7 @@ class Adapt(SampledLayers):
         weights = weights_of(times_drawn(chances, self.nodes_per_step, rng), chances)
         by_node = np.zeros(self.graph.num_nodes)
         by_node[senders] = weights
-        return Drawn(messages_of(self.neighbours, messages, by_node), senders, shares, weights)
+        return Drawn(messages_of(self.neighbors, messages, by_node), senders, shares, weights)
 
     def _sampled(self, targets: Ints, rng: np.random.Generator) -> Data:
         """Return the blocks of some targets, and how their last propagation was drawn."""
@@ -125,25 +125,25 @@ class Adapt(SampledLayers):
             steps.append(self._draw(nodes, rng))
             return steps[-1].messages
 
-        batch = self.neighbours.batch(targets, depth=self.plan.depth, choose=choose)
+        batch = self.neighbors.batch(targets, depth=self.plan.depth, choose=choose)
         if len(steps[0].weights):
             batch.last_draws = self._described(steps[0], batch)
         return batch
 
     def _described(self, last: Drawn, batch: Data) -> LastDraws:
         """Return what the variance of a batch's last propagation is estimated from."""
-        neighbours, positions = self.neighbours, last.messages.positions
+        neighbors, positions = self.neighbors, last.messages.positions
         drawn = np.flatnonzero(last.weights)
         ids = last.senders[drawn]
-        which = np.searchsorted(ids, neighbours.ids[positions])
+        which = np.searchsorted(ids, neighbors.ids[positions])
         sources = batch.n_id[: batch.blocks.steps[-1].sources].numpy()
         order = np.argsort(sources)
         dtype, targets = self.data.x.dtype, sources[: batch.batch_size]
         squares, own = {}, {}
-        for operator, weights in neighbours.weights.items():
+        for operator, weights in neighbors.weights.items():
             sums = np.bincount(which, weights=weights[positions] ** 2, minlength=len(ids))
             squares[operator] = torch.from_numpy(sums).to(dtype).view(-1, 1)
-            own[operator] = torch.from_numpy(neighbours.own[operator][targets]).to(dtype).view(-1, 1)
+            own[operator] = torch.from_numpy(neighbors.own[operator][targets]).to(dtype).view(-1, 1)
         return LastDraws(
             features=self.data.x[torch.from_numpy(last.senders)],
             shares=torch.from_numpy(last.shares),
@@ -194,12 +194,12 @@ class Adapt(SampledLayers):
             self.sampler.copy_(weights["sampler"])
 
 
-def row_shares(neighbours: Neighbours) -> Floats:
-    """Return p(u | v) = |A[v, u]| / sum_w |A[v, w]| beside `neighbours.ids`, added over the operators; (m,)."""
-    receiver = np.repeat(np.arange(neighbours.num_nodes), neighbours.degree)
-    found = np.zeros(len(neighbours.ids))
-    for weights in neighbours.weights.values():
-        sums = np.bincount(receiver, weights=np.abs(weights), minlength=neighbours.num_nodes)[receiver]
+def row_shares(neighbors: Neighbors) -> Floats:
+    """Return p(u | v) = |A[v, u]| / sum_w |A[v, w]| beside `neighbors.ids`, added over the operators; (m,)."""
+    receiver = np.repeat(np.arange(neighbors.num_nodes), neighbors.degree)
+    found = np.zeros(len(neighbors.ids))
+    for weights in neighbors.weights.values():
+        sums = np.bincount(receiver, weights=np.abs(weights), minlength=neighbors.num_nodes)[receiver]
         found += np.divide(np.abs(weights), sums, out=np.zeros(len(sums)), where=sums > 0)
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbours
+from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbors
 from topoff.methods.sampled_layers import PrecomputedFirst
 
 
@@ -30,28 +30,28 @@ class FastGcn(PrecomputedFirst):
     def begin(self) -> None:
         """Compute the probabilities once: they depend on the graph and the operators only."""
         super().begin()
-        everything = self.neighbours.all_of(np.arange(self.graph.num_nodes))
-        self.chances = shares(self.neighbours, everything, squared_weights(self.neighbours))  # (n,) q
+        everything = self.neighbors.all_of(np.arange(self.graph.num_nodes))
+        self.chances = shares(self.neighbors, everything, squared_weights(self.neighbors))  # (n,) q
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the messages of the nodes that this step draws."""
         drawn = times_drawn(self.chances, self.nodes_per_step, rng)
-        return messages_of(self.neighbours, self.neighbours.all_of(nodes), weights_of(drawn, self.chances))
+        return messages_of(self.neighbors, self.neighbors.all_of(nodes), weights_of(drawn, self.chances))
 
 
-def squared_weights(neighbours: Neighbours) -> Floats:
-    """Return A[v, u]^2 beside `neighbours.ids`, added over the operators; of the mean where there are none; (m,)."""
-    if not neighbours.weights:
-        receiver = np.repeat(np.arange(neighbours.num_nodes), neighbours.degree)
-        return 1.0 / neighbours.degree[receiver].astype(np.float64) ** 2
-    squares: Floats = np.sum([weights**2 for weights in neighbours.weights.values()], axis=0)
+def squared_weights(neighbors: Neighbors) -> Floats:
+    """Return A[v, u]^2 beside `neighbors.ids`, added over the operators; of the mean where there are none; (m,)."""
+    if not neighbors.weights:
+        receiver = np.repeat(np.arange(neighbors.num_nodes), neighbors.degree)
+        return 1.0 / neighbors.degree[receiver].astype(np.float64) ** 2
+    squares: Floats = np.sum([weights**2 for weights in neighbors.weights.values()], axis=0)
     return squares
 
 
-def shares(neighbours: Neighbours, messages: Chosen, importance: Floats) -> Floats:
+def shares(neighbors: Neighbors, messages: Chosen, importance: Floats) -> Floats:
     """Return every sender's share of the importance, (m,), of some messages; (n,), zero where none has any."""
-    senders = neighbours.ids[messages.positions]
-    sums = np.bincount(senders, weights=importance[messages.positions], minlength=neighbours.num_nodes)
+    senders = neighbors.ids[messages.positions]
+    sums = np.bincount(senders, weights=importance[messages.positions], minlength=neighbors.num_nodes)
     found: Floats = sums / max(sums.sum(), np.finfo(np.float64).tiny)
     return found
 
@@ -75,8 +75,8 @@ def weights_of(drawn: Ints, chances: Floats) -> Floats:
     return weights
 
 
-def messages_of(neighbours: Neighbours, messages: Chosen, weights: Floats) -> Chosen:
+def messages_of(neighbors: Neighbors, messages: Chosen, weights: Floats) -> Chosen:
     """Keep the messages of the nodes with a weight, (n,), and multiply them with it."""
-    scale = weights[neighbours.ids[messages.positions]]
+    scale = weights[neighbors.ids[messages.positions]]
     kept = scale > 0
     return Chosen(messages.positions[kept], messages.rows[kept], scale[kept])

@@ -47,7 +47,7 @@ from topoff.graph.operators import Operator, Sparse, to_sparse
 from topoff.methods.base import check_linear
 from topoff.methods.gas import Gas, Halo, Remembering, halo_of
 from topoff.methods.histories import Histories
-from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.methods.neighbour_sampling import NeighborSampling
 from topoff.models.dropout import DropoutNotes
 
 
@@ -78,7 +78,7 @@ class AveragedMessages(Layered):
         return out
 
 
-class GraphFMIB(NeighbourSampling):
+class GraphFMIB(NeighborSampling):
     """Train on sampled neighbours with averaged messages (GraphFM-IB); `mix` is the share of the fresh ones."""
 
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "mix")

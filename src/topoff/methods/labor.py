@@ -6,19 +6,19 @@ import numpy as np
 
 from topoff.batching.samplers import spans
 from topoff.forward.neighbours import Chosen, Floats, Ints
-from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.methods.neighbour_sampling import NeighborSampling
 
 NEAR = 1e-4  # relative change of the expected number of senders at which the iteration stops, as the authors' code
 ROUNDS = 100  # at most; the sum is right on average wherever the iteration stops
 
 
-class Labor(NeighbourSampling):
+class Labor(NeighborSampling):
     """Let receivers draw from the same dice, so that they hear the same neighbours: LABOR-0 (Section 3.2).
 
     Every sender u has one number r_u, uniform in [0, 1), for all receivers of a step; receiver v hears u where
     r_u < min(1, c_v pi_u), with pi = 1 and c_v = min(fanout, d_v) / d_v, that is min(fanout, d_v) of its neighbours on
     average. Weights are divided by that chance (Horvitz-Thompson), so that the sum is right on average. A node's own
-    row is never left out, and general convs are treated as in `NeighbourSampling`.
+    row is never left out, and general convs are treated as in `NeighborSampling`.
 
     Difference from the authors' code: it divides by the sum of the factors (Hajek), which has less variance but is
     biased; a receiver that draws nobody hears nobody in either.
@@ -26,10 +26,10 @@ class Labor(NeighbourSampling):
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the neighbours whose number is below their chance."""
-        positions, rows = spans(self.neighbours.offsets, nodes)
-        senders = self.neighbours.ids[positions]
-        chance = self.chances(rows, senders, self.neighbours.degree[nodes])
-        heard = rng.random(self.neighbours.num_nodes)[senders] < chance
+        positions, rows = spans(self.neighbors.offsets, nodes)
+        senders = self.neighbors.ids[positions]
+        chance = self.chances(rows, senders, self.neighbors.degree[nodes])
+        heard = rng.random(self.neighbors.num_nodes)[senders] < chance
         return Chosen(positions[heard], rows[heard], 1.0 / chance[heard])
 
     def chances(self, rows: Ints, senders: Ints, degree: Ints) -> Floats:
@@ -52,7 +52,7 @@ class LaborStar(Labor):
     def chances(self, rows: Ints, senders: Ints, degree: Ints) -> Floats:
         """Return min(1, c_v pi_u) of every edge at the fixed point; (e,)."""
         kept = np.clip(degree, 1, self.fanout)
-        importance = np.ones(self.neighbours.num_nodes)  # (n,) pi
+        importance = np.ones(self.neighbors.num_nodes)  # (n,) pi
         scale, before = kept / np.maximum(degree, 1), np.inf  # (v,) c
         for _ in range(ROUNDS):
             largest = np.zeros(len(importance))  # max_v c_v; 0 for those that send to none of the receivers

@@ -25,7 +25,7 @@ class Ladies(SampledLayers):
     than s neighbours, all are taken and nothing is estimated.
 
     Args (and those of `MiniBatches`):
-        normalise: as the authors' code, draw without replacement, and scale the messages of every receiver so that
+        normalize: as the authors' code, draw without replacement, and scale the messages of every receiver so that
             their weights add up to those of all its neighbours (the authors divide by row sums, whose operator's are
             one). Biased; without it, one propagation is right on average. It trained better where few nodes are drawn:
             after five epochs on WordNet (ratio 0.02, two layers, one seed), GCN came to 63.2 against 59.5 % of the
@@ -33,27 +33,27 @@ class Ladies(SampledLayers):
             within a point, either way.
     """
 
-    def __init__(self, model: nn.Module, data: Data, *, normalise: bool = True, **shared: Any) -> None:
+    def __init__(self, model: nn.Module, data: Data, *, normalize: bool = True, **shared: Any) -> None:
         super().__init__(model, data, **shared)
-        self.normalise = normalise
+        self.normalize = normalize
 
     def begin(self) -> None:
         """Compute what the probabilities of all batches are made of."""
         super().begin()
-        self._squares = squared_weights(self.neighbours)  # (m,)
-        weights = list(self.neighbours.weights.values()) or [np.ones(len(self.neighbours.ids))]
+        self._squares = squared_weights(self.neighbors)  # (m,)
+        weights = list(self.neighbors.weights.values()) or [np.ones(len(self.neighbors.ids))]
         self._sizes: Floats = np.sum(np.abs(weights), axis=0)  # (m,) |A[v, u]|, added over the operators
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the messages of nodes drawn among the receivers' neighbours, or all where they are few."""
-        messages = self.neighbours.all_of(nodes)
-        if len(np.unique(self.neighbours.ids[messages.positions])) <= self.nodes_per_step:
+        messages = self.neighbors.all_of(nodes)
+        if len(np.unique(self.neighbors.ids[messages.positions])) <= self.nodes_per_step:
             return messages
-        chances = shares(self.neighbours, messages, self._squares)  # q of Eq. 5
-        draw = drawn_once if self.normalise else times_drawn
+        chances = shares(self.neighbors, messages, self._squares)  # q of Eq. 5
+        draw = drawn_once if self.normalize else times_drawn
         drawn = draw(chances, self.nodes_per_step, rng)
-        chosen = messages_of(self.neighbours, messages, weights_of(drawn, chances))
-        return normalised(chosen, messages, self._sizes) if self.normalise else chosen
+        chosen = messages_of(self.neighbors, messages, weights_of(drawn, chances))
+        return normalized(chosen, messages, self._sizes) if self.normalize else chosen
 
 
 def drawn_once(chances: Floats, draws: int, rng: np.random.Generator) -> Ints:
@@ -72,7 +72,7 @@ def drawn_once(chances: Floats, draws: int, rng: np.random.Generator) -> Ints:
     return drawn
 
 
-def normalised(chosen: Chosen, messages: Chosen, sizes: Floats) -> Chosen:
+def normalized(chosen: Chosen, messages: Chosen, sizes: Floats) -> Chosen:
     """Scale the chosen messages of every receiver so that their sizes, (m,), add up to those of all its messages."""
     receivers = int(messages.rows.max(initial=-1)) + 1
     wanted = np.bincount(messages.rows, weights=sizes[messages.positions], minlength=receivers)

@@ -13,7 +13,7 @@ from topoff.forward.neighbours import Chosen, Ints
 from topoff.methods.sampled_layers import SampledLayers
 
 
-class NeighbourSampling(SampledLayers):
+class NeighborSampling(SampledLayers):
     """Let every receiver hear a fixed number of its neighbours, drawn uniformly without replacement (Algorithm 2).
 
     Of d neighbours, k = min(fanout, d) are drawn and their weights multiplied with d / k: the sum is that of all
@@ -33,7 +33,7 @@ class NeighbourSampling(SampledLayers):
     >>> from topoff.data.load import load
     >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
     >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
-    >>> method = NeighbourSampling(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, fanout=1)
+    >>> method = NeighborSampling(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, fanout=1)
     >>> method.prepare()
     >>> [method.forward(batch).shape for batch in method.batches()]  # of 12 training nodes
     [torch.Size([6, 2]), torch.Size([6, 2])]
@@ -51,6 +51,6 @@ class NeighbourSampling(SampledLayers):
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose up to `fanout` neighbours of every node."""
-        positions, rows = some_of(self.neighbours.offsets, nodes, fanout=self.fanout, rng=rng)
-        degree = self.neighbours.degree[nodes]
+        positions, rows = some_of(self.neighbors.offsets, nodes, fanout=self.fanout, rng=rng)
+        degree = self.neighbors.degree[nodes]
         return Chosen(positions, rows, (degree / np.minimum(degree, self.fanout).clip(min=1))[rows])

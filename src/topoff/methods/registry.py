@@ -15,7 +15,7 @@ from topoff.methods.ibmb import Ibmb, IbmbBatch
 from topoff.methods.labor import Labor, LaborStar
 from topoff.methods.ladies import Ladies
 from topoff.methods.lmc import LMC
-from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.methods.neighbour_sampling import NeighborSampling
 from topoff.methods.precomputed import Sgc, Sign
 from topoff.methods.protocol import Kind
 from topoff.methods.saint import SaintEdge, SaintNode, SaintWalk
@@ -32,7 +32,7 @@ METHODS: dict[str, Kind] = {
     "saint-edge": SaintEdge,
     "saint-walk": SaintWalk,
     "gas": Gas,
-    "ns": NeighbourSampling,
+    "ns": NeighborSampling,
     "labor": Labor,
     "labor-star": LaborStar,
     "shadow": Shadow,

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from topoff.forward.blocks import Layered, allows_trimming, trial_batch
 from topoff.forward.call import evaluating
 from topoff.forward.intercept import ConvCall
-from topoff.forward.neighbours import Block, Chosen, Ints, neighbours_of
+from topoff.forward.neighbours import Block, Chosen, Ints, neighbors_of
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Chain, Graph
 from topoff.graph.operators import Operator
@@ -40,8 +40,8 @@ class SampledLayers(MiniBatches):
 
     def begin(self) -> None:
         """Sort the neighbours, and see whether rows can be dropped on the way."""
-        self.neighbours = neighbours_of(self.graph, self.plan)
-        self.handler.trims = allows_trimming(self.model, self.neighbours, self.plan)
+        self.neighbors = neighbors_of(self.graph, self.plan)
+        self.handler.trims = allows_trimming(self.model, self.neighbors, self.plan)
         self.nodes_per_step = max(1, round(self.ratio * self.graph.num_nodes))  # that layer samplers draw
 
     def stand_in(self) -> Layered:
@@ -59,7 +59,7 @@ class SampledLayers(MiniBatches):
 
     def _sampled(self, targets: Ints, rng: np.random.Generator) -> Data:
         choose = partial(self.drawn, rng=rng)
-        return self.neighbours.batch(targets, depth=self.plan.depth, choose=choose)
+        return self.neighbors.batch(targets, depth=self.plan.depth, choose=choose)
 
 
 class KnownFeatures(Layered):
@@ -104,7 +104,7 @@ class PrecomputedFirst(SampledLayers):
     def begin(self) -> None:
         """Sort the neighbours, and see which propagations read only the features."""
         super().begin()
-        batch = self.placed(trial_batch(self.neighbours, depth=self.plan.depth))
+        batch = self.placed(trial_batch(self.neighbors, depth=self.plan.depth))
         with evaluating(self.model), self.handler.on(batch):
             self._run(self.model, batch)
 

@@ -13,11 +13,11 @@ from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 from topoff.methods.base import check_linear
 from topoff.methods.histories import Histories
-from topoff.methods.neighbour_sampling import NeighbourSampling
+from topoff.methods.neighbour_sampling import NeighborSampling
 from topoff.methods.sampled_layers import KnownFeatures, PrecomputedFirst
 
 
-class VarianceReduced(PrecomputedFirst, NeighbourSampling):
+class VarianceReduced(PrecomputedFirst, NeighborSampling):
     """Sample only what has changed since a node was last computed (Eq. 5, Algorithm 1): Z = P^ (H - Hbar) + P Hbar.
 
     P^ are the rows of neighbour sampling, P all of them, Hbar what every node last had at this place of the forward.

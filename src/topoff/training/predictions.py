@@ -56,12 +56,12 @@ def write_predictions(table: dict[str, Any], path: Path) -> None:
         elif path.suffix == ".csv":
             csv.write_csv(pa.table(table), str(draft))
         else:
-            probabilities = {name.removeprefix("p_"): column for name, column in table.items() if name.startswith("p_")}
+            shares = {name.removeprefix("p_"): column for name, column in table.items() if name.startswith("p_")}
             arrays = {name: np.array(table[name]) for name in ("node", "prediction")}
-            if probabilities:  # as one matrix, since class names need not be names of arrays
+            if shares:  # as one matrix, since class names need not be names of arrays
                 arrays |= {
-                    "probability": np.stack([*probabilities.values()], axis=1),
-                    "class_names": np.array([*probabilities]),
+                    "probability": np.stack([*shares.values()], axis=1),
+                    "class_names": np.array([*shares]),
                 }
             with draft.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -104,7 +104,7 @@ def test_deterministic_by_seed_and_epoch(method: str) -> None:
     assert not equal(fixed.of(0), NodeSets(method=method, ratio=0.25, parts=12, seed=6).fit(data).of(0))
 
 
-def test_epochs_of_neighbouring_seeds_differ() -> None:
+def test_epochs_of_neighboring_seeds_differ() -> None:
     first, second = (NodeSets(method="random", ratio=0.5, seed=seed, regroup=True).fit(graph()) for seed in (0, 1))
     assert not equal(first.of(1), second.of(0))
 
@@ -351,7 +351,7 @@ def test_two_processes_share_a_cache(cache: Path) -> None:
     assert list(cache.glob(".*")) == []
 
 
-def labelled(y: Tensor, *, parts: int = 60, size: int = 10) -> Data:
+def labeled(y: Tensor, *, parts: int = 60, size: int = 10) -> Data:
     """Return a graph of cliques without edges between them, each of one class, all nodes for training."""
     n = parts * size
     first = torch.arange(n).repeat_interleave(size - 1)
@@ -365,14 +365,14 @@ def labelled(y: Tensor, *, parts: int = 60, size: int = 10) -> Data:
 def test_every_batch_gets_its_share_of_the_training_labels(kind: str) -> None:
     group = torch.arange(60).repeat_interleave(10) % 3
     y = {"classes": group, "labels": torch.eye(3)[group], "target": group.double()}[kind]
-    batches = NodeSets(ratio=0.2, parts=60, seed=3).fit(labelled(y)).of(0)
+    batches = NodeSets(ratio=0.2, parts=60, seed=3).fit(labeled(y)).of(0)
     counts = torch.stack([torch.bincount(group[nodes], minlength=3) for nodes in batches])
     assert counts.sum(dim=0).tolist() == [200, 200, 200]
     assert int((counts - 40).abs().max()) <= 10  # one part; a random deal is off by up to 40
 
 
 def test_labels_outside_the_training_set_play_no_role() -> None:
-    data = labelled(torch.arange(60).repeat_interleave(10) % 3)
+    data = labeled(torch.arange(60).repeat_interleave(10) % 3)
     data.train_mask[300:] = False
     other = data.clone()
     other.y[300:] = 0

@@ -85,16 +85,16 @@ def test_compensation_serves_any_sampler(method: str) -> None:
 def test_training_lowers_the_loss(method: str) -> None:
     data = communities()
     model = gcn(data)
-    top, optimiser = TOP(model, data, batches=method, ratio=0.25, rank=8), torch.optim.Adam(model.parameters(), lr=0.05)
+    top, optimizer = TOP(model, data, batches=method, ratio=0.25, rank=8), torch.optim.Adam(model.parameters(), lr=0.05)
     totals = []
     for _ in range(20):
         total = 0.0
         for batch in top:
             losses = F.cross_entropy(top(batch)[batch.train_mask], batch.y[batch.train_mask], reduction="none")
             loss = (losses * batch.loss_weight[batch.train_mask]).sum()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             total += float(loss.detach())
         totals.append(total)
     assert totals[-1] < 0.8 * totals[0]

@@ -101,7 +101,7 @@ def test_the_best_nodes_are_kept_the_root_first() -> None:
         assert np.allclose(exact[root, nodes], scores, atol=1e-6)
 
 
-def test_equal_scores_are_ordered_by_id_and_a_hub_has_neighbours() -> None:
+def test_equal_scores_are_ordered_by_id_and_a_hub_has_neighbors() -> None:
     ranked = personalized_pagerank(*star(50), np.array([0, 9]), tolerance=0.5, keep=4)  # no neighbour reaches 0.5
     assert ranked.lists()[0].tolist() == [0, 1, 2, 3]
     assert ranked.lists()[1].tolist()[:2] == [9, 0]

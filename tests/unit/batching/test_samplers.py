@@ -151,7 +151,7 @@ def test_walks_only_follow_edges_towards_those_that_are_heard() -> None:
     assert steps - {(8, 8), (13, 13)} == allowed  # every edge is walked, and the two deaf nodes stay
 
 
-def test_walks_take_every_neighbour_with_equal_probability() -> None:
+def test_walks_take_every_neighbor_with_equal_probability() -> None:
     pattern = heard()
     start = int(np.diff(pattern.offsets).argmax())
     near = pattern.ids[pattern.offsets[start] : pattern.offsets[start + 1]]

@@ -22,7 +22,7 @@ def within(csr: Csr, root: int, hops: int) -> set[int]:
 
 @pytest.mark.parametrize("hops", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_whole_neighbourhoods_are_k_hop_sets(name: str, hops: int) -> None:
+def test_whole_neighborhoods_are_k_hop_sets(name: str, hops: int) -> None:
     csr = GRAPHS[name]
     roots = np.append(np.arange(len(csr[0]) - 1), 0)  # a root may be there twice
     scopes = k_hop(*csr, roots, hops=hops, fanout=100, rng=np.random.default_rng(0))
@@ -32,7 +32,7 @@ def test_whole_neighbourhoods_are_k_hop_sets(name: str, hops: int) -> None:
         assert set(nodes.tolist()) == within(csr, int(root), hops)
 
 
-def test_at_most_fanout_neighbours_are_drawn_without_replacement() -> None:
+def test_at_most_fanout_neighbors_are_drawn_without_replacement() -> None:
     csr = GRAPHS["undirected"]
     degree = np.diff(csr[0])
     scopes = k_hop(*csr, np.arange(40), hops=1, fanout=2, rng=np.random.default_rng(0))
@@ -51,7 +51,7 @@ def test_a_second_hop_goes_on_from_the_first() -> None:
 
 
 @pytest.mark.parametrize("fanout", [1, 2, 5])
-def test_every_neighbour_is_drawn_equally_often(fanout: int) -> None:
+def test_every_neighbor_is_drawn_equally_often(fanout: int) -> None:
     scopes = k_hop(*star(6), np.zeros(6000, dtype=np.int64), hops=1, fanout=fanout, rng=np.random.default_rng(1))
     assert (np.diff(scopes.offsets) == 1 + fanout).all()
     share = np.bincount(scopes.ids, minlength=7)[1:] / 6000

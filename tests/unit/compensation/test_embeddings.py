@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphs import communities
-from topoff.compensation.embeddings import embed, reinitialised
+from topoff.compensation.embeddings import embed, reinitialized
 from topoff.forward.convs import Conv
 from topoff.forward.fingerprint import fingerprint
 from topoff.forward.plan import make_plan
@@ -88,16 +88,16 @@ class Responsible(Nested):
         nn.init.normal_(self.inner.scale)
 
 
-def test_random_initialisations_are_deterministic_by_seed() -> None:
+def test_random_initializations_are_deterministic_by_seed() -> None:
     model = gnn.GCN(5, 8, num_layers=2)
-    assert torch.equal(parameters(reinitialised(model, 3)), parameters(reinitialised(model, 3)))
-    assert not torch.equal(parameters(reinitialised(model, 3)), parameters(reinitialised(model, 4)))
+    assert torch.equal(parameters(reinitialized(model, 3)), parameters(reinitialized(model, 3)))
+    assert not torch.equal(parameters(reinitialized(model, 3)), parameters(reinitialized(model, 4)))
 
 
-def test_a_random_initialisation_changes_every_weight_of_the_copy_and_none_of_the_model() -> None:
+def test_a_random_initialization_changes_every_weight_of_the_copy_and_none_of_the_model() -> None:
     model = gnn.GCN(5, 8, num_layers=2)
     before = parameters(model).clone()
-    fresh = reinitialised(model, 0)
+    fresh = reinitialized(model, 0)
     assert torch.equal(parameters(model), before)
     for old, new in zip(model.parameters(), fresh.parameters(), strict=True):
         assert old.dim() == 1 or not torch.equal(old, new)
@@ -105,32 +105,32 @@ def test_a_random_initialisation_changes_every_weight_of_the_copy_and_none_of_th
 
 def test_the_global_generator_is_left_alone() -> None:
     model, before = gnn.GCN(5, 8, num_layers=2), torch.get_rng_state()
-    reinitialised(model, 7)
+    reinitialized(model, 7)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_running_statistics_start_anew() -> None:
     model = gnn.GCN(5, 8, num_layers=2, norm="batch_norm")
     model.norms[0].module.running_mean += 5
-    assert bool((reinitialised(model, 0).norms[0].module.running_mean == 0).all())
+    assert bool((reinitialized(model, 0).norms[0].module.running_mean == 0).all())
 
 
 @pytest.mark.parametrize(("model", "name"), [(Bare(), "scale"), (Nested(Bare()), "inner.scale")], ids=["top", "nested"])
 def test_a_parameter_that_nothing_resets_is_an_error(model: nn.Module, name: str) -> None:
     expected = rf"reset_parameters\(\) \(got parameter '{name}' that nothing resets\).*inits=1"
     with pytest.raises(ValueError, match=expected):
-        reinitialised(model, 0)
+        reinitialized(model, 0)
 
 
 def test_a_module_above_may_reset_the_parameter() -> None:
-    fresh = reinitialised(Responsible(Bare()), 0)
+    fresh = reinitialized(Responsible(Bare()), 0)
     assert not torch.equal(fresh.inner.scale, torch.ones(3))
 
 
 def test_the_generator_is_left_alone_after_an_error_too() -> None:
     model, before = Bare(), torch.get_rng_state()
     with pytest.raises(ValueError, match="nothing resets"):
-        reinitialised(model, 0)
+        reinitialized(model, 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -199,7 +199,7 @@ SETTINGS: list[tuple[object, object]] = [
     (Box(1), Box(2)),
     (Box(Box(1)), Box(Box(2))),
     (Box(1).get, Box(2).get),
-    ([reinitialised(nn.Linear(2, 2), 0)], [reinitialised(nn.Linear(2, 2), 1)]),  # held without being registered
+    ([reinitialized(nn.Linear(2, 2), 0)], [reinitialized(nn.Linear(2, 2), 1)]),  # held without being registered
 ]
 
 

@@ -47,14 +47,14 @@ def top_of(model: nn.Module | None = None, data: Data | None = None, **options: 
 
 def train(top: TOP, epochs: int, *, lr: float = 0.01) -> list[float]:
     """Train and return the mean loss of every epoch."""
-    optimiser, losses = torch.optim.Adam(top.model.parameters(), lr=lr), []
+    optimizer, losses = torch.optim.Adam(top.model.parameters(), lr=lr), []
     for _ in range(epochs):
         total, count = 0.0, 0
         for batch in top:
             loss = F.cross_entropy(top(batch)[batch.train_mask], batch.y[batch.train_mask])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             total, count = total + loss.item(), count + 1
         losses.append(total / count)
     return losses
@@ -394,7 +394,7 @@ def test_a_certificate_within_the_tolerance_does_not_warn() -> None:
         top_of(tolerance=10, refresh="never").prepare()
 
 
-def test_the_certificate_is_of_a_held_out_initialisation_then_of_the_old_basis() -> None:
+def test_the_certificate_is_of_a_held_out_initialization_then_of_the_old_basis() -> None:
     top = top_of(inits=2)
     before = top.certificate_
     assert before > 0
@@ -590,15 +590,15 @@ def test_faster_dropout_changes_no_evaluation() -> None:
 # states
 
 
-def losses_of(top: TOP, *, steps: int, optimiser: torch.optim.Optimizer) -> list[float]:
+def losses_of(top: TOP, *, steps: int, optimizer: torch.optim.Optimizer) -> list[float]:
     """Take some steps, over several epochs if need be, the last of which is left where it stands."""
     found: list[float] = []
     while len(found) < steps:
         for batch in top:
             loss = F.cross_entropy(top(batch)[batch.train_mask], batch.y[batch.train_mask])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             found.append(loss.item())
             if len(found) == steps:
                 break
@@ -619,7 +619,7 @@ def losses_of(top: TOP, *, steps: int, optimiser: torch.optim.Optimizer) -> list
 def test_a_restored_top_goes_on_to_the_bit(options: dict[str, object], steps: int) -> None:
     model = gcn()
     top = top_of(model, **options)
-    losses_of(top, steps=steps, optimiser=torch.optim.SGD(model.parameters(), lr=0.1))
+    losses_of(top, steps=steps, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     state, fitted, weights = json.loads(json.dumps(top.state())), top.weights(), copy.deepcopy(model.state_dict())
     other = gcn()
     other.load_state_dict(weights)
@@ -629,7 +629,7 @@ def test_a_restored_top_goes_on_to_the_bit(options: dict[str, object], steps: in
     loader = top.prepare()
     loader.load_state_dict(loader.state_dict())  # the epoch is not left but taken up
     ends = [torch.optim.SGD(one.model.parameters(), lr=0.1) for one in (top, restored)]
-    rest = [losses_of(one, steps=7, optimiser=end) for one, end in zip((top, restored), ends, strict=True)]
+    rest = [losses_of(one, steps=7, optimizer=end) for one, end in zip((top, restored), ends, strict=True)]
     assert rest[0] == rest[1]
 
 
@@ -875,25 +875,25 @@ class Bare(nn.Module):
 
 
 @pytest.mark.parametrize(("inits", "columns"), [(1, 8), (2, 16), (3, 24)])
-def test_every_initialisation_adds_its_embeddings_to_the_basis(inits: int, columns: int) -> None:
+def test_every_initialization_adds_its_embeddings_to_the_basis(inits: int, columns: int) -> None:
     top = top_of(narrow(), inits=inits)
     top.prepare()
     assert top.compensator.basis_.size(1) == columns + 5  # two hidden layers of 4 each, and the propagated features
 
 
-def test_one_initialisation_is_the_current_weights() -> None:
+def test_one_initialization_is_the_current_weights() -> None:
     top = top_of(narrow().double(), communities(), rank=15, ridge=0, inits=1)
     assert top.fidelity().relative_error < 1e-9
 
 
-def test_a_parameter_that_nothing_resets_needs_one_initialisation() -> None:
+def test_a_parameter_that_nothing_resets_needs_one_initialization() -> None:
     with pytest.raises(ValueError, match=r"got parameter '.*scale' that nothing resets\).*inits=1"):
         top_of(Bare(), inits=2).prepare()
     assert len(train(top_of(Bare(), inits=1), 2)) == 2
 
 
 @pytest.mark.parametrize("options", [{"inits": 1}, {"inits": 1, "refresh": "never"}, {}])
-def test_one_initialisation_is_enough_for_fidelity(options: dict[str, object]) -> None:
+def test_one_initialization_is_enough_for_fidelity(options: dict[str, object]) -> None:
     assert top_of(Bare(), **options).fidelity().output > 0
 
 
@@ -967,7 +967,7 @@ def test_graphs_with_types_are_refused() -> None:
         TOP(gcn(), HeteroData())
 
 
-def test_no_initialisation_is_refused() -> None:
+def test_no_initialization_is_refused() -> None:
     with pytest.raises(ValueError, match=r"inits to be at least 1 \(got 0\)"):
         top_of(inits=0)
 

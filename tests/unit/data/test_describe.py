@@ -117,7 +117,7 @@ def test_adjusted_homophily_of_labels_that_say_nothing_is_near_zero() -> None:
     assert abs(found.adjusted_homophily) < 0.05
 
 
-def test_homophily_leaves_out_self_loops_and_unlabelled_nodes() -> None:
+def test_homophily_leaves_out_self_loops_and_unlabeled_nodes() -> None:
     data = ring(4, classes=2)
     data.y = torch.tensor([0, 0, 1, -1])
     data.test_mask = torch.zeros(4, dtype=torch.bool)

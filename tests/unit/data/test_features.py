@@ -62,7 +62,7 @@ def test_notes_about_hundreds_of_columns_stay_short(tmp_path: Path) -> None:
     ]
 
 
-def test_huge_numbers_are_standardised(tmp_path: Path) -> None:
+def test_huge_numbers_are_standardized(tmp_path: Path) -> None:
     tables = read(tmp_path / "g", one_column("f", ["1e300", "-1e300"]), "source,target\n")
     assert tables.arrays["x"].tolist() == [[1], [-1]]
 

@@ -65,7 +65,7 @@ def test_split_words(tmp_path: Path, words: list[str]) -> None:
     assert masks == [[i == place for i in range(4)] for place in range(3)]
 
 
-def test_split_of_unlabelled_nodes_and_empty_split(tmp_path: Path) -> None:
+def test_split_of_unlabeled_nodes_and_empty_split(tmp_path: Path) -> None:
     tables = read(tmp_path / "g", "id,f,split,label\n0,1,train,a\n1,2,train,\n2,3,test,b\n", "source,target\n")
     assert tables.arrays["train_mask"].tolist() == [True, False, False]
     assert "split: 1 nodes have a split but no label, and are in no mask" in tables.notes

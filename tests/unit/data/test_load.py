@@ -26,7 +26,7 @@ def without_masks(**changes: Any) -> Data:
     return crooked(train_mask=None, val_mask=None, test_mask=None, **changes)
 
 
-def test_drawn_split_is_60_20_20_of_the_labelled_nodes_and_follows_the_seed() -> None:
+def test_drawn_split_is_60_20_20_of_the_labeled_nodes_and_follows_the_seed() -> None:
     y = torch.zeros(110).long().index_fill(0, torch.arange(10), -1)
     graph = Data(x=torch.ones(110, 1), edge_index=torch.zeros(2, 0).long(), y=y)
     first, again, other = load(graph), load(graph, seed=0), load(graph, seed=1)
@@ -124,7 +124,7 @@ def test_names_before_folders_and_tables_before_npz(monkeypatch: pytest.MonkeyPa
     assert load("mine", root=tmp_path / "root").num_nodes == 2  # the folder here goes before the one in root
 
 
-def test_a_split_is_drawn_for_labelled_nodes_and_again_with_the_encoding(tmp_path: Path) -> None:
+def test_a_split_is_drawn_for_labeled_nodes_and_again_with_the_encoding(tmp_path: Path) -> None:
     folder = write(tmp_path / "g", one_column("label", ["a", "b", ""] * 10), "source,target\n")
     first = load(folder, seed=3)
     assert [int(first[f"{name}_mask"].sum()) for name in ("train", "val", "test")] == [12, 4, 4]

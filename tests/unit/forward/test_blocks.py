@@ -12,7 +12,7 @@ from graphs import communities, corners
 from topoff.forward.blocks import Layered, allows_trimming, takes_pairs, trial_batch
 from topoff.forward.call import caller
 from topoff.forward.convs import describe
-from topoff.forward.neighbours import Chosen, Neighbours, neighbours_of
+from topoff.forward.neighbours import Chosen, Neighbors, neighbors_of
 from topoff.forward.plan import make_plan
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
@@ -22,8 +22,8 @@ MEAN = Operator(aggr="mean")
 WEIGHTED = Operator(weight="edge_weight")
 
 
-def neighbours(data: Data, *operators: Operator, general: bool = False) -> Neighbours:
-    return Neighbours(Graph(data), operators=operators or (GCN,), general=general)
+def neighbors(data: Data, *operators: Operator, general: bool = False) -> Neighbors:
+    return Neighbors(Graph(data), operators=operators or (GCN,), general=general)
 
 
 class Stack(nn.Module):
@@ -86,7 +86,7 @@ def batch_of(model: nn.Module, data: Data, targets: list[int]) -> tuple[Layered,
     """Return a batch with all neighbours, and the handler for it."""
     graph = Graph(data)
     plan = make_plan(model, graph)
-    near = neighbours_of(graph, plan)
+    near = neighbors_of(graph, plan)
     batch = near.batch(np.array(targets), depth=plan.depth, choose=lambda nodes, step: near.all_of(nodes))
     layered = Layered(plan.convs)
     layered.trims = allows_trimming(model, near, plan)
@@ -96,9 +96,9 @@ def batch_of(model: nn.Module, data: Data, targets: list[int]) -> tuple[Layered,
 # ---- neighbours and blocks
 
 
-def test_neighbours_are_distinct_and_never_the_node_itself() -> None:
+def test_neighbors_are_distinct_and_never_the_node_itself() -> None:
     data = corners()
-    near = neighbours(data)
+    near = neighbors(data)
     sender, receiver = data.edge_index
     for node in range(14):
         expected = sorted(set(sender[receiver == node].tolist()) - {node})
@@ -109,7 +109,7 @@ def test_neighbours_are_distinct_and_never_the_node_itself() -> None:
 @pytest.mark.parametrize("operator", [GCN, MEAN, WEIGHTED])
 def test_all_messages_of_a_block_are_rows_of_the_operator(operator: Operator) -> None:
     data = corners()
-    near = neighbours(data, operator)
+    near = neighbors(data, operator)
     nodes = np.array([12, 4, 8, 2])
     sources, block = near.block(nodes, near.all_of(nodes))
     assert sources[:4].tolist() == nodes.tolist()
@@ -121,7 +121,7 @@ def test_all_messages_of_a_block_are_rows_of_the_operator(operator: Operator) ->
 
 def test_chosen_messages_are_scaled_and_own_rows_are_not() -> None:
     data = corners()
-    near = neighbours(data)
+    near = neighbors(data)
     nodes = np.array([4, 12])
     start = near.offsets[4]
     chosen = Chosen(np.array([start + 1, start + 1]), np.array([0, 0]), np.array([3.0, 0.5]))
@@ -136,7 +136,7 @@ def test_chosen_messages_are_scaled_and_own_rows_are_not() -> None:
 
 def test_the_general_path_gets_every_edge_behind_a_pair_and_the_loops() -> None:
     data = corners()
-    near = neighbours(data, general=True)
+    near = neighbors(data, general=True)
     nodes = np.array([12, 4, 2, 7])
     sources, block = near.block(nodes, near.all_of(nodes))
     wanted = torch.isin(data.edge_index[1], torch.from_numpy(nodes))
@@ -150,7 +150,7 @@ def test_the_general_path_gets_every_edge_behind_a_pair_and_the_loops() -> None:
 
 def test_a_batch_holds_prefixes() -> None:
     data = communities()
-    near = neighbours(data)
+    near = neighbors(data)
     seen = []
 
     def choose(nodes: np.ndarray, step: int) -> Chosen:
@@ -171,7 +171,7 @@ def test_a_batch_holds_prefixes() -> None:
 
 def test_a_batch_moves_with_its_blocks() -> None:
     data = corners()
-    near = neighbours(data, general=True)
+    near = neighbors(data, general=True)
     batch = near.batch(np.array([0, 1]), depth=2, choose=lambda nodes, step: near.all_of(nodes)).to("meta")
     for step in batch.blocks.steps:
         tensors = [step.edge_index, *step.values.values(), *step.matrices[GCN].tensors]
@@ -180,14 +180,14 @@ def test_a_batch_moves_with_its_blocks() -> None:
 
 def test_one_flow_for_all_operators() -> None:
     with pytest.raises(ValueError, match=r"Expected all convs of a sampled model to have flow='source_to_target'"):
-        neighbours(corners(), GCN, Operator(flow="target_to_source"))
+        neighbors(corners(), GCN, Operator(flow="target_to_source"))
 
 
 def test_one_flow_for_all_general_convs() -> None:
     model = Stack(gnn.GATConv(4, 4), gnn.GATConv(4, 4, flow="target_to_source")).double()
     graph = Graph(corners())
     with pytest.raises(ValueError, match=r"to have flow='source_to_target' \(got another one, too\)"):
-        neighbours_of(graph, make_plan(model, graph))
+        neighbors_of(graph, make_plan(model, graph))
 
 
 # ---- the model on blocks
@@ -240,7 +240,7 @@ def test_trimming_is_tried(model: nn.Module, expected: object, edges: object) ->
         data.edge_index = torch.tensor([[7, 8], [8, 7]])
     graph = Graph(data)
     plan = make_plan(model, graph)
-    assert allows_trimming(model, neighbours_of(graph, plan), plan) is expected
+    assert allows_trimming(model, neighbors_of(graph, plan), plan) is expected
 
 
 def test_trying_leaves_no_trace() -> None:
@@ -248,7 +248,7 @@ def test_trying_leaves_no_trace() -> None:
     graph = Graph(data)
     plan = make_plan(model, graph)
     before, state = torch.get_rng_state(), {key: value.clone() for key, value in model.state_dict().items()}
-    assert allows_trimming(model, neighbours_of(graph, plan), plan)
+    assert allows_trimming(model, neighbors_of(graph, plan), plan)
     assert model.training
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
@@ -257,7 +257,7 @@ def test_trying_leaves_no_trace() -> None:
 def test_a_trial_loses_rows_in_every_step() -> None:
     for edge_index in (torch.empty(2, 0, dtype=torch.int64), torch.tensor([[0, 1], [1, 0]])):
         data = Data(x=torch.ones(2, 1), edge_index=edge_index)
-        steps = trial_batch(neighbours(data), depth=3).blocks.steps
+        steps = trial_batch(neighbors(data), depth=3).blocks.steps
         assert all(step.sources > step.targets > 1 for step in steps)
 
 
@@ -271,7 +271,7 @@ def test_an_error_of_the_model_is_not_hidden() -> None:
     model, graph = Broken(*convs(gnn.GCNConv)), Graph(communities())
     plan = make_plan(Stack(*model.convs), graph)
     with pytest.raises(RuntimeError, match="a bug of its own"):
-        allows_trimming(model, neighbours_of(graph, plan), plan)
+        allows_trimming(model, neighbors_of(graph, plan), plan)
 
 
 @pytest.mark.parametrize("kind", [gnn.GCNConv, gnn.GATConv])

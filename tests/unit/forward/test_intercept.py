@@ -113,7 +113,7 @@ def given(conv: nn.Module, *args: Any, **kwargs: Any) -> str | None:
     return call.operator.weight
 
 
-def test_the_edge_values_of_a_conv_are_recognised_by_value_and_by_name() -> None:
+def test_the_edge_values_of_a_conv_are_recognized_by_value_and_by_name() -> None:
     data = corners()
     assert given(gnn.GCNConv(4, 3), data.x, data.edge_index) is None
     assert given(gnn.GCNConv(4, 3), data.x, data.edge_index, data.edge_weight) == "edge_weight"
@@ -190,7 +190,7 @@ class Extension:
 
     def __post_init__(self) -> None:
         graph, nodes = Graph(corners()), torch.tensor([0, 1, 2, 3])
-        self.batch, self.around = graph.induced(nodes), graph.neighbourhood(nodes, flow=self.flow)
+        self.batch, self.around = graph.induced(nodes), graph.neighborhood(nodes, flow=self.flow)
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         call = ConvCall(describe(self.conv)[0], forward, args, kwargs, args[0], 0)

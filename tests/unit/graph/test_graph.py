@@ -74,25 +74,25 @@ def test_induced_tells_node_rows_from_edge_rows_where_there_are_as_many() -> Non
 
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("nodes", SETS, ids=lambda nodes: str(nodes.tolist()))
-def test_neighbourhood_holds_the_edges_into_the_batch_in_their_own_order(nodes: Tensor, flow: str) -> None:
+def test_neighborhood_holds_the_edges_into_the_batch_in_their_own_order(nodes: Tensor, flow: str) -> None:
     data = corners()
-    around = Graph(data).neighbourhood(nodes, flow=flow)
+    around = Graph(data).neighborhood(nodes, flow=flow)
     ids = torch.cat([nodes, around.halo])
     assert torch.equal(ids[around.edge_index], data.edge_index[:, around.edge_ids])
     assert bool((around.edge_ids.diff() > 0).all())
     assert torch.equal(around.edge_ids, torch.isin(receivers(data, flow), nodes).nonzero().view(-1))
 
 
-def test_neighbourhood_numbers_the_halo_after_the_batch_and_never_repeats_it() -> None:
-    around = Graph(corners()).neighbourhood(torch.tensor([4, 5, 6, 7]))
+def test_neighborhood_numbers_the_halo_after_the_batch_and_never_repeats_it() -> None:
+    around = Graph(corners()).neighborhood(torch.tensor([4, 5, 6, 7]))
     assert around.halo.tolist() == [0, 2, 3, 13]
     assert around.edge_index[1].max() < 4
     assert around.edge_index[0].max() == 7
 
 
-def test_neighbourhood_carries_edge_values_and_the_features_of_the_halo() -> None:
+def test_neighborhood_carries_edge_values_and_the_features_of_the_halo() -> None:
     data = corners()
-    around = Graph(data).neighbourhood(torch.tensor([0, 1, 2, 3]))
+    around = Graph(data).neighborhood(torch.tensor([0, 1, 2, 3]))
     assert torch.equal(around.values["edge_attr"], data.edge_attr[around.edge_ids])
     assert torch.equal(around.values["edge_weight"], data.edge_weight[around.edge_ids])
     assert torch.equal(around.features["x"], data.x[around.halo])
@@ -100,14 +100,14 @@ def test_neighbourhood_carries_edge_values_and_the_features_of_the_halo() -> Non
 
 
 @pytest.mark.parametrize("nodes", [torch.tensor([8]), torch.tensor([9, 10, 11]), torch.arange(14), NONE])
-def test_neighbourhood_with_an_empty_halo(nodes: Tensor) -> None:
-    around = Graph(corners()).neighbourhood(nodes)
+def test_neighborhood_with_an_empty_halo(nodes: Tensor) -> None:
+    around = Graph(corners()).neighborhood(nodes)
     assert around.halo.numel() == 0
     assert around.features["x"].shape == (0, 4)
 
 
-def test_neighbourhood_moves_as_a_whole() -> None:
-    moved = Graph(corners()).neighbourhood(torch.arange(4)).to("meta")
+def test_neighborhood_moves_as_a_whole() -> None:
+    moved = Graph(corners()).neighborhood(torch.arange(4)).to("meta")
     tensors = [moved.halo, moved.edge_index, moved.edge_ids, *moved.values.values(), *moved.features.values()]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 

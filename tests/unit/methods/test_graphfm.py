@@ -95,17 +95,17 @@ def test_the_root_of_a_halo_row_is_the_mixed_one() -> None:
 # ---- sampled neighbours
 
 
-def test_graphfm_ib_draws_that_many_different_neighbours_all_alike() -> None:
+def test_graphfm_ib_draws_that_many_different_neighbors_all_alike() -> None:
     data = communities(40, directed=True)
     method = GraphFMIB(gnn.SAGEConv(5, 3).double(), data, fanout=2)
     method.prepare()
     nodes, counts = np.arange(40), Counter()
     for seed in range(300):
         chosen = method.choose(nodes, 0, np.random.default_rng(seed))
-        pairs = list(zip(chosen.rows.tolist(), method.neighbours.ids[chosen.positions].tolist(), strict=True))
+        pairs = list(zip(chosen.rows.tolist(), method.neighbors.ids[chosen.positions].tolist(), strict=True))
         assert len(set(pairs)) == len(pairs)
         counts.update(pairs)
-    degree = method.neighbours.degree
+    degree = method.neighbors.degree
     assert np.array_equal(np.bincount(chosen.rows, minlength=40), np.minimum(degree, 2))
     assert np.allclose(chosen.scale, np.maximum(degree, 2)[chosen.rows] / 2)
     assert len(counts) == degree.sum()
@@ -124,7 +124,7 @@ def test_a_share_outside_of_its_range_is_refused(kind: type[Gas], mix: float) ->
         kind(gnn.GCN(5, 6, num_layers=2), communities(), mix=mix)
 
 
-def test_no_neighbours_at_all_are_refused() -> None:
+def test_no_neighbors_at_all_are_refused() -> None:
     with pytest.raises(ValueError, match="Expected fanout to be at least 1"):
         GraphFMIB(gnn.GCN(5, 6, num_layers=2), communities(), fanout=0)
 

@@ -233,7 +233,7 @@ class Loose(nn.Module):
 
 
 @pytest.mark.parametrize("make", [lambda: made("full", Loose()), lambda: made("top", Loose(), rank=0, refresh="never")])
-def test_no_random_initialisation_is_drawn_where_nothing_is_compensated(make: Callable[[], Method]) -> None:
+def test_no_random_initialization_is_drawn_where_nothing_is_compensated(make: Callable[[], Method]) -> None:
     assert make().exact()[0].shape == (60, 4)
 
 

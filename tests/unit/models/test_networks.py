@@ -287,7 +287,7 @@ def test_linear_layers_stand_before_and_after() -> None:
     assert torch.allclose(model(data.x, data.edge_index), model.last(x), atol=1e-12)
 
 
-def test_sage_averages_neighbours() -> None:
+def test_sage_averages_neighbors() -> None:
     data = communities(20)
     model = make(GraphSAGE, data, num_layers=1)
     matrix = to_dense_adj(data.edge_index, max_num_nodes=20)[0].double()

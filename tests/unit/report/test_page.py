@@ -119,7 +119,7 @@ def test_plots_and_tables_are_described(page: str) -> None:
     assert all(outline.texts["caption"])
 
 
-def test_plots_have_text_and_the_colours_of_the_theme(page: str) -> None:
+def test_plots_have_text_and_the_colors_of_the_theme(page: str) -> None:
     assert {"epoch", "time, s", "loss", "accuracy, %", "degree"} <= set(Outline(page).texts["text"])
     assert "var(--blue)" in page
     assert "currentColor" in page

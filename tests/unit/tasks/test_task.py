@@ -114,7 +114,7 @@ def test_the_logistic_loss_by_hand() -> None:
     assert float(loss(task(LABELS), out, y)) == pytest.approx((math.log(2) + math.log(1 + math.e**2)) / 2)
 
 
-def test_squares_are_of_standardised_targets() -> None:
+def test_squares_are_of_standardized_targets() -> None:
     found = task(TARGETS, torch.tensor([True, True, True, False]))
     assert (found.center, found.scale) == (3.0, 2.0)  # of the training targets 1, 3, 5
     out = torch.tensor([[0.0], [1.0]])
@@ -131,7 +131,7 @@ def test_one_column_of_targets_is_as_good_as_none() -> None:
 
 
 @pytest.mark.parametrize("mask", [torch.tensor([True, False, False, False]), ALL], ids=["one", "equal"])
-def test_targets_without_spread_are_only_centred(mask: Tensor) -> None:
+def test_targets_without_spread_are_only_centered(mask: Tensor) -> None:
     found = task(torch.full((4,), 5.0), mask)
     assert (found.center, found.scale) == (5.0, 1.0)
 

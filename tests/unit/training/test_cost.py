@@ -79,7 +79,7 @@ def test_nodes_that_are_not_batched_cost_no_time() -> None:
     assert (whole.batch_nodes, part.batch_nodes) == (1_000, 10)
 
 
-def test_sampled_neighbours_cost_time() -> None:
+def test_sampled_neighbors_cost_time() -> None:
     data, model = graph(1_000, features=16), nn.Linear(16, 32)
     data.edge_index = torch.randint(1_000, (2, 20_000), generator=torch.Generator().manual_seed(0))
     data.train_mask = torch.arange(1_000) < 100

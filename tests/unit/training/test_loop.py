@@ -559,7 +559,7 @@ def test_learning_rates_by_hand(changes: dict[str, Any], rates: list[float]) -> 
     assert [learning_rate(config, epoch) for epoch in range(8)] == pytest.approx(rates)
 
 
-def test_the_schedule_reaches_the_optimiser(tmp_path: Path) -> None:
+def test_the_schedule_reaches_the_optimizer(tmp_path: Path) -> None:
     seen: list[float] = []
 
     class Noting(Listener):
@@ -578,7 +578,7 @@ def test_the_schedule_reaches_the_optimiser(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)]
 )
-def test_the_optimiser_by_its_name(name: str, kind: type[torch.optim.Optimizer]) -> None:
+def test_the_optimizer_by_its_name(name: str, kind: type[torch.optim.Optimizer]) -> None:
     model = nn.Linear(2, 2)
     optimizer = make_optimizer(settings(optimizer=name, lr=0.3, weight_decay=0.2), model, list(model.parameters()))
     assert type(optimizer) is kind

@@ -126,18 +126,18 @@ def test_a_finished_run_is_only_opened(tmp_path: Path) -> None:
     assert dataclasses.asdict(again.progress)["steps"] == first.progress.steps
 
 
-def test_the_listener_hears_of_the_plan_and_of_the_training(tmp_path: Path) -> None:
+def test_the_listener_hears_of_the_setup_and_of_the_training(tmp_path: Path) -> None:
     heard: list[Any] = []
 
     class Noting(Listener):
-        def planned(self, plan: Setup) -> None:
-            heard.append(plan)
+        def set_up(self, setup: Setup) -> None:
+            heard.append(setup)
 
         def trains(self, training: Training) -> None:
             heard.append(training)
 
     training = train_seed(settings(dataset=stored(tmp_path)), RunFolder(tmp_path / "run"), listener=Noting())
-    assert heard == [training.plan, training]
+    assert heard == [training.setup, training]
     assert (training.setup.task.metric, training.setup.classes) == ("accuracy", ["0", "1", "2"])
 
 

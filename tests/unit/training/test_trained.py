@@ -38,7 +38,7 @@ def graph_file(path: Path, data: Data, **more: Any) -> Path:
     return path
 
 
-def labelled(kind: str = "classes", n: int = 60, **options: Any) -> Data:
+def labeled(kind: str = "classes", n: int = 60, **options: Any) -> Data:
     data = communities(n, groups=3, **({"dtype": torch.float32} | options))
     if kind == "multilabel":
         data.y = torch.stack([data.y == 0, data.y > 0], dim=1).float()
@@ -51,7 +51,7 @@ def trained(place: Path, data: Data | None = None, *, finish: bool = True, **cha
     """Train on a graph in a file, leave what the command line leaves, and open it."""
     place.mkdir(exist_ok=True)
     more = changes.pop("more", {})
-    file = graph_file(place / "graph.npz", labelled() if data is None else data, **more)
+    file = graph_file(place / "graph.npz", labeled() if data is None else data, **more)
     config = make_config(SETTINGS, {"dataset": str(file)}, changes)
     graph = graph_of(config)
     folder = RunFolder(place / "run").create()
@@ -99,7 +99,7 @@ def test_how_tables_were_encoded_is_read_back(tmp_path: Path) -> None:
 
 
 def test_targets_keep_their_units(tmp_path: Path) -> None:
-    training, run = trained(tmp_path, labelled("regression"))
+    training, run = trained(tmp_path, labeled("regression"))
     task = training.task
     assert (run.task.center, run.task.scale) == (task.center, task.scale)
     assert run.task.center > 900
@@ -107,7 +107,7 @@ def test_targets_keep_their_units(tmp_path: Path) -> None:
 
 
 def test_the_features_of_a_node_are_divided_by_their_sum(tmp_path: Path) -> None:
-    data = labelled()
+    data = labeled()
     data.x = (5 * data.x).abs().floor() + 1
     data.x[3] = 0
     _, run = trained(tmp_path, data, row_normalize=True)
@@ -116,7 +116,7 @@ def test_the_features_of_a_node_are_divided_by_their_sum(tmp_path: Path) -> None
 
 
 def test_negative_features_are_no_counts(tmp_path: Path) -> None:
-    file = graph_file(tmp_path / "graph.npz", labelled())
+    file = graph_file(tmp_path / "graph.npz", labeled())
     with pytest.raises(ValueError, match=r"Expected features that are not negative for row_normalize \(got -.*leave"):
         graph_of(make_config({"dataset": str(file), "row_normalize": True}))
 
@@ -148,7 +148,7 @@ def test_a_run_of_several_seeds_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["top", "full"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_exact_outputs_are_those_of_the_plain_model(tmp_path: Path, method: str, dtype: torch.dtype) -> None:
-    data = labelled(dtype=dtype)
+    data = labeled(dtype=dtype)
     training, run = trained(tmp_path, data, method=method, norm="batch", dropout=0.5)
     out = outputs(run, graph_of(run.config))
     assert out.dtype == dtype
@@ -158,13 +158,13 @@ def test_exact_outputs_are_those_of_the_plain_model(tmp_path: Path, method: str,
 
 def test_another_graph_is_predicted_without_labels(tmp_path: Path) -> None:
     training, run = trained(tmp_path)
-    other = labelled(n=40, seed=5)
+    other = labeled(n=40, seed=5)
     bare = Data(x=other.x, edge_index=other.edge_index)
     assert torch.allclose(outputs(run, bare), best(training)(other.x, other.edge_index), atol=1e-5)
 
 
 def test_compensated_outputs_need_no_labels(tmp_path: Path) -> None:
-    data = labelled()
+    data = labeled()
     _, run = trained(tmp_path, data)
     bare = Data(x=data.x, edge_index=data.edge_index)
     assert (outputs(run, bare, compensated=True) - outputs(run, bare)).abs().max() < 1
@@ -186,7 +186,7 @@ def test_a_graph_with_other_features_is_refused(tmp_path: Path, *, finish: bool)
     _, run = trained(tmp_path, finish=finish)
     expected = r"the graph to have 5 features, as the run was trained on \(got 4\); give a graph with the same columns"
     with pytest.raises(ValueError, match=expected):
-        outputs(run, labelled(features=4))
+        outputs(run, labeled(features=4))
 
 
 def test_weights_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_weights_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
 
 def test_degree_statistics_are_those_of_the_graph_that_was_learnt_from(tmp_path: Path) -> None:
     training, run = trained(tmp_path, model="pna", dropout=0.0)
-    other = labelled(n=40, degree=12.0, seed=9)
+    other = labeled(n=40, degree=12.0, seed=9)
     model = model_of(run, other).eval()
     expected = best(training)(other.x, other.edge_index)
     assert torch.allclose(model(other.x, other.edge_index), expected, atol=1e-5)
@@ -233,7 +233,7 @@ def test_the_whole_graph_has_no_compensated_outputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["classes", "regression"])
 def test_scores_are_those_of_the_training(tmp_path: Path, kind: str) -> None:
-    training, run = trained(tmp_path, labelled(kind))
+    training, run = trained(tmp_path, labeled(kind))
     assert training.progress.best is not None
     found = evaluate(run, graph_of(run.config))
     for name in ("train", "val", "test"):
@@ -307,7 +307,7 @@ def test_classes_have_the_users_names_or_numbers() -> None:
 def test_a_run_predicts_by_the_users_own_ids(tmp_path: Path, kind: str) -> None:
     ids, names = np.array([f"node {number}" for number in range(60)]), np.array(["red", "green", "blue"])
     more = {"node_ids": ids} | ({"class_names": names[: 2 + (kind == "classes")]} if kind != "regression" else {})
-    _, run = trained(tmp_path, labelled(kind), more=more)
+    _, run = trained(tmp_path, labeled(kind), more=more)
     data = load(run.config.dataset)
     table = prediction_table(run, data, outputs(run, data))
     assert table["node"] == ids.tolist()
