@@ -16,7 +16,18 @@ from topoff.graph.graph import Graph
 
 
 class Full(Learner):
-    """Take one step per epoch, on all training nodes at once."""
+    """Take one step per epoch, on all training nodes at once.
+
+    >>> import torch
+    >>> from torch_geometric.nn import GCN
+    >>> from topoff import load
+    >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    >>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+    >>> method = Full(GCN(3, 4, num_layers=2, out_channels=2), data)
+    >>> method.prepare()
+    >>> [tuple(method.forward(batch).shape) for batch in method.batches()]
+    [(20, 2)]
+    """
 
     settings: ClassVar[tuple[str, ...]] = ()
 

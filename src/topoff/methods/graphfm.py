@@ -52,7 +52,12 @@ from topoff.models.dropout import DropoutNotes
 
 
 def check_mix(mix: float) -> float:
-    """Return the share of fresh values, which is to be in [0, 1]."""
+    """Return the share of fresh values, which is to be in [0, 1].
+
+    >>> check_mix(2.0)
+    Traceback (most recent call last):
+    ValueError: Expected mix to be between 0 and 1 (got 2.0); it is the share of the fresh value.
+    """
     if not 0 <= mix <= 1:
         raise ValueError(f"Expected mix to be between 0 and 1 (got {mix}); it is the share of the fresh value.")
     return mix

@@ -67,7 +67,7 @@ class Config:
     estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
     inits: Annotated[Positive | None, "Number of networks behind the first basis."] = None
     refresh: Annotated[str | None, "never, every=E (epochs) or adaptive."] = None
-    fanout: Annotated[Positive | None, "Neighbors per node and layer, or nodes per target's subgraph."] = None
+    fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
     hops: Annotated[Positive, "Depth of a target's subgraph (shadow)."] = 2
     walk_length: Annotated[Positive, "Steps of a random walk (saint-walk)."] = 2
     mix: Annotated[Annotated[float, Ge(0), Le(1)] | None, "Share of fresh values in histories (lmc, graphfm)."] = None
