@@ -3,7 +3,7 @@
 >>> import torch
 >>> path = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
 >>> neighbors = Neighbors(Graph(path), operators=(Operator(aggr="mean"),))
->>> nodes, block = neighbors.block(np.array([2]), neighbours.all_of(np.array([2])))
+>>> nodes, block = neighbors.block(np.array([2]), neighbors.all_of(np.array([2])))
 >>> nodes, block.sources, block.targets
 (array([2, 1]), 2, 1)
 """
