@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from graphs import CLASSES, communities, corner_sets, corners, node_sets, six_nodes
 from topoff.forward.subgraph import Subgraph, whole_graph
 from topoff.graph.operators import Operator
-from topoff.methods.lmc import LMC, SCORES, halo_of
+from topoff.methods.lmc import LMC, SCORES, nodes_around
 
 Both = dict[str, tuple[Tensor, Tensor]]  # by place: h and G of all nodes
 
@@ -324,9 +324,9 @@ def test_the_default_score_counts_the_layers_own_loops() -> None:
 
 def test_the_halo_holds_senders_and_receivers() -> None:
     method = prepared(zoo.make("gcn", corners()), corners())
-    assert halo_of(method.graph, torch.tensor([12])).tolist() == [0, 3, 5]
-    assert halo_of(method.graph, torch.tensor([13])).tolist() == [1, 6]
-    assert halo_of(method.graph, torch.tensor([8])).tolist() == []
+    assert nodes_around(method.graph, torch.tensor([12])).tolist() == [0, 3, 5]
+    assert nodes_around(method.graph, torch.tensor([13])).tolist() == [1, 6]
+    assert nodes_around(method.graph, torch.tensor([8])).tolist() == []
 
 
 # ---- around a step

@@ -17,7 +17,7 @@ LEAVES = ["graph", "batching", "models", "tasks", "data"]  # side by side: none 
 CELLAR = "machine"  # under all of them
 PACKAGES = [*FLOORS, *LEAVES, CELLAR]
 CONTRACTS = {
-    "cli": "The verbs; the only place that prints or names a flag.",
+    "cli": "The verbs; the only place that prints or defines a flag.",
     "experiments": "Several runs or methods against each other: compare, measure.",
     "report": "Pages and plots, from run files only.",
     "training": "From settings to a finished run folder, and its use: resume, evaluate, predict.",
@@ -125,6 +125,22 @@ def test_the_tests_mirror_the_packages() -> None:
         if path.parent != UNIT:
             room = ROOT / path.parent.relative_to(UNIT) / f"{path.stem.removeprefix('test_')}.py"
             assert room.is_file(), f"{path.relative_to(UNIT)} tests no room"
+
+
+def test_every_package_has_tests_and_the_page_tells_its_contract() -> None:
+    assert {path.name for path in UNIT.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(PACKAGES)
+    page = (UNIT.parents[1] / "ARCHITECTURE.md").read_text().lower()
+    for package, contract in CONTRACTS.items():
+        assert f"[{package}](src/topoff/{package}) | {contract.lower().rstrip('.')} |" in page
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_room_is_no_larger_than_the_house_allows(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 300
+    for kind in [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]:
+        methods = {node.name for node in kind.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"}
+        assert len(methods) <= 15, f"{kind.name} has {len(methods)} public methods"
 
 
 def test_only_the_command_line_prints() -> None:

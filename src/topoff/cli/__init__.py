@@ -1,1 +1,1 @@
-"""The verbs; the only place that prints or names a flag."""
+"""The verbs; the only place that prints or defines a flag."""

@@ -18,6 +18,14 @@ import typer
 from topoff.training.config import FIELDS, Config
 
 Verb = Callable[..., None]
+UNSET = {  # what a setting is that nobody gives, where it is not chosen from the graph
+    "norm": "the model's own",
+    "residual": "the model's own",
+    "outer_decay": "as --weight-decay",
+    "fanout": "the method's own",
+    "mix": "the method's own",
+    **dict.fromkeys(("root", "parts", "inits")),
+}
 _DATASET = typer.Argument(help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables).")
 # what means the same in every verb
 Dataset = Annotated[str, _DATASET]
@@ -73,8 +81,8 @@ def _flag(name: str, hint: Any) -> inspect.Parameter:
     kind, text = typing.get_args(hint)[0], next(item for item in hint.__metadata__ if isinstance(item, str))
     python, choices = _python_type(kind)
     shown = FIELDS[name].default
-    if shown is None and name not in ("root", "parts", "inits"):
-        shown = "the model's own" if name in ("norm", "residual") else "chosen from the graph"
+    if shown is None:
+        shown = UNSET.get(name, "chosen from the graph")
     words = f"{text} [{choices}]" if choices else text
     words += "" if shown is None else f" [default: {str(shown).lower() if isinstance(shown, bool) else shown}]"
     flag = name.replace("_", "-")

@@ -39,7 +39,7 @@ class Compensated(Subgraph):
         spot: Spot = self.batch.supplement.structure.spots[operator]
         compensation: Compensation | None = self.batch.get("compensation")
         if compensation is None or compensation.read.size(0) == 0 or spot.boundary.numel() == 0:
-            return spot.within @ h
+            return super().aggregate(place, operator, h)
         within, spread, read = spot.within, compensation.spread[operator], compensation.read
         out: Tensor = _Compensate.apply(h, within, spot.boundary, spread, read, compensation.anchors)  # type: ignore[no-untyped-call]
         return out

@@ -38,7 +38,7 @@ ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from abo
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compensation(Movable):
     """Hold what a batch needs to replace its halo: the factors of A[B, C] R, for every operator of the model."""
 
@@ -48,6 +48,9 @@ class Compensation(Movable):
     halo: dict[str, Tensor]  # (c, k) per flow: the halo's own rows are halo @ (read @ h), for the general path
     rank: int  # directions that carry energy
     condition: float  # of the regularised Gram matrix that was inverted
+
+    def __repr__(self) -> str:
+        return f"Compensation(rank={self.rank})"
 
     @classmethod
     def of(

@@ -65,6 +65,9 @@ class Loader:
 
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of the current epoch that hold training nodes, then go on to the next epoch."""
+        if self.compensator is not None and not hasattr(self.compensator, "rank_"):
+            remedy = "fit it first, or pass None to leave the halo out"
+            raise ValueError(f"Expected a fitted compensator (got one without a basis); {remedy}.")
         self.position.begin_epoch()
         batches = self.batches()
         order = np.random.default_rng([self.seed, self.position.epoch, 1]).permutation(len(batches))

@@ -47,7 +47,7 @@ class TOP(Learner):
         ratio: fraction of the nodes per batch.
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 compensates nothing.
         batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
-            "saint-walk", "shadow" or "ibmb" (losses are then to be weighed by `batch.loss_weight` and summed); or
+            "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
         parts: clusters that are merged into batches.
         estimator: "ridge" (default), "paper" or "released"; see `Compensator`.
@@ -60,7 +60,7 @@ class TOP(Learner):
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo, and compensated.
         tolerance: a certificate above this warns.
-        seed: of partition, initialisations and the order of the batches.
+        seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
         cache: keep partition and first compensation on disk, named by the content of graph, model and settings; with a
             `call`, whose meaning no name can hold, or with `regroup`, the partition alone.
@@ -144,19 +144,18 @@ class TOP(Learner):
         self.graph = Graph(self.data)
         plan = make_plan(self.model, self.graph, call=self.call)
         self.plan: Plan = plan if self.compensator.rank else plan.in_batch_only()
-        self.handler = Compensated(self.plan.convs)
         self._tell("partitioning", 0, 1)
         if self.sets.parts_ is None:
             self.sets.fit(self.data, cache=self.cache)
         self._tell("partitioning", 1, 1)
-        self._loader = Loader(
-            self.graph, self.plan, sets=self.sets, compensator=self.compensator, seed=self.seed, progress=self.progress
-        )
-        self._loader.position.epoch = epoch
+        shared: dict[str, Any] = {"sets": self.sets, "seed": self.seed, "progress": self.progress}
+        loader = Loader(self.graph, self.plan, compensator=self.compensator, **shared)
+        loader.position.epoch = epoch
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
-        self.basis = Basis(self.model, self._loader, refreshing=self.refreshing, call=self.call, **settings)
+        basis = Basis(self.model, loader, refreshing=self.refreshing, call=self.call, **settings)
         keep = self.cache and networks is None  # later bases would fill the disk for one use each
-        self.basis.fit(networks or [self.model, *self._random_networks()], cache=keep)
+        basis.fit(networks or [self.model, *self._random_networks()], cache=keep)
+        self.handler, self.basis, self._loader = Compensated(self.plan.convs), basis, loader  # once all is whole
         if not self.refreshing.interval:
             self.certify()
         return self._loader

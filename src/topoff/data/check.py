@@ -26,18 +26,22 @@ def check(data: Data) -> Data:
     ...            train_mask=mask, val_mask=~mask, test_mask=mask & ~mask)).x.dtype
     torch.float32
     """
+    if _is_stamped(data, "check"):
+        return copy.copy(data)
     out = check_graph(data)
     for name in MASKS:
         out[name] = _check_mask(name, data.get(name), out.x.size(0))
     _check_disjoint(out)
     out.y = _check_y(data.y, out.train_mask | out.val_mask | out.test_mask)
-    return out
+    return _stamped(out, "check", "check_graph")
 
 
 def check_graph(data: Data) -> Data:
     """Return a validated copy of `data` as `check` does, but ask for no labels and no masks; for prediction."""
     if not isinstance(data, Data):
         refuse_type(data)
+    if _is_stamped(data, "check_graph"):
+        return copy.copy(data)
     if "adj_t" in data:
         refuse("the edges in 'edge_index'", "'adj_t'", "set edge_index from adj_t.coo() and delete adj_t")
     if "edge_label" in data or "edge_label_index" in data:
@@ -51,7 +55,23 @@ def check_graph(data: Data) -> Data:
         out.edge_weight = _check_edge_values("edge_weight", data.edge_weight, out.edge_index.size(1)).to(out.x.dtype)
     if data.get("edge_attr") is not None:
         out.edge_attr = _check_edge_values("edge_attr", data.edge_attr, out.edge_index.size(1))
-    return out
+    return _stamped(out, "check_graph")
+
+
+def _state(data: Data) -> dict[str, tuple[int, int]]:
+    """Return what changes when an attribute is replaced, or a tensor written to."""
+    counted = {key: isinstance(value, Tensor) and not value.is_inference() for key, value in data.to_dict().items()}
+    return {key: (id(data[key]), data[key]._version if counts else 0) for key, counts in counted.items()}
+
+
+def _stamped(data: Data, *checks: str) -> Data:
+    """Note which checks a graph has passed as it is: one that is not changed need not be checked again."""
+    vars(data)["_passed"] = dict.fromkeys(checks, _state(data))
+    return data
+
+
+def _is_stamped(data: Data, check: str) -> bool:
+    return isinstance(data, Data) and vars(data).get("_passed", {}).get(check) == _state(data)
 
 
 def row_normalized(data: Data) -> Data:

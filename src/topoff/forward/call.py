@@ -121,6 +121,9 @@ class Learner(ABC):
         fast_dropout: bool = False,
         progress: Progress | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            got = f"{model!r:.60}"
+            raise TypeError(f"Expected the model to be a torch.nn.Module (got {got}); pass one, such as GCN(...).")
         self.model, self.data = model, check(data).cpu()
         self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
         self._run = caller(model, call)

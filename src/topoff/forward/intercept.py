@@ -57,8 +57,8 @@ class ConvCall:
         self.operator = self.conv.operators[name]
         if among is not None and self.operator not in among:
             raise ValueError(
-                f"Expected {self.conv} to weigh its edges in training as in eval mode (got other edge weights): give "
-                f"it the same edge_weight in both."
+                f"Expected {self.conv} to weigh its edges in training as in eval mode (got other edge weights, or "
+                f"none): give it the same edge_weight in both, such as batch.edge_weight."
             )
         return given
 
@@ -89,7 +89,8 @@ class Handler(ABC):
         self.batch, self.calls = batch, {}
         before = []
         for module, own in self._bound:
-            before.append(take_cache(module) if getattr(module, "cached", True) else {})
+            filled = getattr(module, "cached", True) or vars(module).get("_cached_edge_index") is not None
+            before.append(take_cache(module) if filled else {})
             for name in own.keys() & vars(module).keys():  # another handler stands in already
                 before[-1][name] = vars(module)[name]
             module.__dict__.update(own)

@@ -40,7 +40,7 @@ class Chosen:
     scale: Floats  # (e,) what its weight is multiplied with, so that the sum is right on average
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Block(Movable):
     """Hold the messages of one propagation: from the first `sources` nodes of a batch to the first `targets`."""
 
@@ -51,7 +51,7 @@ class Block(Movable):
     values: dict[str, Tensor] = field(default_factory=dict)  # edge-level attributes there, (e, ...)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Blocks(Movable):
     """Hold the steps of a forward, first propagation first."""
 

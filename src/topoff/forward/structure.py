@@ -23,7 +23,7 @@ from topoff.graph.graph import Chain, Graph, Neighborhood
 from topoff.graph.operators import Aggregation, Movable, Operator, Sparse
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Spot(Movable):
     """Hold what one operator needs in a batch: the product inside it and the way in from outside."""
 
@@ -32,7 +32,7 @@ class Spot(Movable):
     halo: Sparse  # A[boundary, C], columns numbered globally
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Structure(Movable):
     """Hold the part of a batch that depends on the graph alone."""
 

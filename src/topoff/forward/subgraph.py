@@ -32,7 +32,7 @@ from topoff.graph.graph import Graph
 from topoff.graph.operators import Movable, Operator
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Supplement(Movable):
     """Hold what a batch carries besides its own rows and edges: the part of the graph around it."""
 

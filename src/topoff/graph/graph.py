@@ -23,7 +23,7 @@ from topoff.graph.operators import Aggregation, Movable, Operator, aggregation
 Chain = tuple[Operator, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Neighborhood(Movable):
     """Hold the edges N(B) -> B with the batch's nodes numbered first and its halo after them."""
 

@@ -39,9 +39,13 @@ class Operator:
     weight: str | None = None  # the edge-level attribute of the graph that weighs the messages
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Movable:
     """Let a record of tensors, and of records and dicts of them, move to a device as a whole (PyG's `Data.to`)."""
+
+    def __repr__(self) -> str:
+        """Name the record alone: a batch that is printed would print all its tensors."""
+        return f"{type(self).__name__}(...)"
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """Return the record on a device."""
@@ -56,7 +60,7 @@ def _moved(value: Any, device: torch.device | str) -> Any:
     return value.to(device) if hasattr(value, "to") else value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sparse(Movable):
     """Hold a sparse matrix and its transpose, so that the backward pass is a forward product with A^T.
 

@@ -35,7 +35,7 @@ class Drawn:
     weights: Floats  # (c,) m(u) / (s q(u)); empty where all were taken
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LastDraws(Movable):
     """Say how the nodes of a batch's last propagation were drawn: what its variance is estimated from."""
 

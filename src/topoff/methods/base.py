@@ -43,8 +43,20 @@ def check_linear(plan: Plan, *, method: str, instead: str) -> None:
         if conv.path == "general":
             raise ValueError(
                 f"Expected a model of linear convs for {method}, such as GCN, SAGE or GIN (got {conv}): its messages "
-                f"are no fixed weights times rows; use the method {instead} for this model."
+                f"are not fixed multiples of its neighbours' rows; use the method {instead} for this model."
             )
+
+
+def pieces_of(graph: Graph, *, most: int) -> list[Data]:
+    """Cut the whole graph into pieces for exact inference."""
+    count = min(most, max(1, graph.num_nodes // AT_LEAST))
+    return [graph.induced(nodes) for nodes in torch.arange(graph.num_nodes).tensor_split(count)]
+
+
+def heard(plan: Plan, graph: Graph) -> tuple[Ints, Ints]:
+    """Return who hears whom, in the directions in which a model's messages flow; see `senders`."""
+    flows = {operator.flow for operator in plan.operators} | set(plan.flows) or {"source_to_target"}
+    return senders(graph.data.edge_index, graph.num_nodes, flows=sorted(flows))
 
 
 class MiniBatches(Learner):
@@ -59,7 +71,7 @@ class MiniBatches(Learner):
         model: any PyG model; it is called, never changed.
         data: the whole graph.
         ratio: share of the nodes (or of the training nodes) per batch.
-        seed: of everything that is drawn.
+        seed: random seed.
         fast_dropout: see `TOP`.
         progress: told how far the preparation is.
     """
@@ -131,12 +143,7 @@ class MiniBatches(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; nothing is refreshed."""
-        return exact(self.model, self.graph, self.pieces()), False
-
-    def pieces(self) -> list[Data]:
-        """Cut the whole graph into pieces for exact inference."""
-        count = min(len(self), max(1, self.graph.num_nodes // AT_LEAST))
-        return [self.graph.induced(nodes) for nodes in torch.arange(self.graph.num_nodes).tensor_split(count)]
+        return exact(self.model, self.graph, pieces_of(self.graph, most=len(self))), False
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the targets of one batch of the current epoch and their outputs, in eval mode."""
@@ -162,7 +169,7 @@ class MiniBatches(Learner):
         """Return a generator for a purpose, such as (epoch, number)."""
         return np.random.default_rng([self.seed, *numbers])
 
-    def tell(self, task: str, done: int, count: int) -> None:
+    def _tell(self, task: str, done: int, count: int) -> None:
         """Say how far the preparation is, where someone listens."""
         if self.progress:
             self.progress(task, done, count)
@@ -179,8 +186,3 @@ class MiniBatches(Learner):
             order = self.rng(epoch, 2).permutation(self.training)
             self._split = epoch, np.array_split(order, len(self))
         return self._split[1][number]
-
-    def heard(self) -> tuple[Ints, Ints]:
-        """Return who hears whom, in the directions in which the model's messages flow; see `senders`."""
-        flows = {operator.flow for operator in self.plan.operators} | set(self.plan.flows) or {"source_to_target"}
-        return senders(self.data.edge_index, self.graph.num_nodes, flows=sorted(flows))

@@ -18,7 +18,7 @@ from topoff.methods.histories import Histories
 Rows = dict[str, Tensor]  # by place in the forward: rows of the halo, (c, d)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Patch(Movable):
     """Hold one operator around a batch, the batch's rows first, and the share of up-to-date rows in its halo's."""
 
@@ -38,7 +38,7 @@ class Patch(Movable):
         return multiply(ids, offsets, values, rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Vicinity(Movable):
     """Hold what a batch knows of its halo."""
 

@@ -42,7 +42,7 @@ class Full(Learner):
     def prepare(self) -> None:
         """Build the operators."""
         graph = Graph(self.data)
-        plan = make_plan(self.model, graph).in_batch_only()
+        plan = make_plan(self.model, graph, call=self.call).in_batch_only()
         self.handler, self._whole = Subgraph(plan.convs), whole_graph(graph, plan)
 
     def batches(self) -> Iterator[Data]:

@@ -32,12 +32,13 @@ from topoff.forward.exact import exact
 from topoff.forward.structure import Structure
 from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.graph.operators import Movable, Operator, Sparse
+from topoff.methods.base import pieces_of
 from topoff.methods.cluster import Cluster
 from topoff.methods.histories import Histories
 from topoff.models.dropout import DropoutNotes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Halo(Movable):
     """Hold a batch's halo on the linear path, and the messages that come from there."""
 
@@ -163,7 +164,7 @@ class Gas(Cluster):
             for name in {place, place.removesuffix("/0")} & tables.keys():
                 tables[name].copy_(rows)
 
-        return exact(self.model, self.graph, self.pieces(), remember=remember), bool(tables)
+        return exact(self.model, self.graph, pieces_of(self.graph, most=len(self)), remember=remember), bool(tables)
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position and the histories at that time."""

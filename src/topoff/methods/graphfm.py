@@ -101,7 +101,7 @@ class GraphFMIB(NeighborSampling):
 # ---- out-of-batch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BothWays(Halo):
     """Hold a batch's halo, and the messages between it and the batch."""
 

@@ -34,7 +34,7 @@ from topoff.batching.node_sets import NodeSets
 from topoff.batching.pagerank import Floats, Ints, at_least, cached_pagerank
 from topoff.batching.scopes import OutputSet, merged, most_influential, united
 from topoff.forward.subgraph import cut_inside
-from topoff.methods.base import MiniBatches
+from topoff.methods.base import MiniBatches, heard
 
 
 class InfluenceBatches(MiniBatches):
@@ -53,10 +53,10 @@ class InfluenceBatches(MiniBatches):
 
     def begin(self) -> None:
         """Choose the nodes of all batches."""
-        self.offsets, self.ids = self.heard()
-        self.tell("ranking neighbours", 0, 1)
+        self.offsets, self.ids = heard(self.plan, self.graph)
+        self._tell("ranking neighbours", 0, 1)
         self.sets = self.training_sets()
-        self.tell("ranking neighbours", 1, 1)
+        self._tell("ranking neighbours", 1, 1)
         self._distances = label_distances([self.data.y[chosen.nodes[: chosen.outputs]] for chosen in self.sets])
         self._others: list[OutputSet] | None = None
         self._kept: dict[int, Data] = {}

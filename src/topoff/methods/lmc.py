@@ -105,7 +105,7 @@ class LMC(Cluster):
 
     def cut(self, nodes: Tensor) -> Data:
         """Cut a batch and its vicinity out of the graph."""
-        halo = halo_of(self.graph, nodes)
+        halo = nodes_around(self.graph, nodes)
         near = torch.cat([nodes, halo])
         structure = inner_structure(self.graph, self.plan, near)
         patches = {operator: self._patch(operator, spot.within, halo) for operator, spot in structure.spots.items()}
@@ -167,11 +167,11 @@ class LMC(Cluster):
         inside.halo_rows = around.halo_rows
 
 
-def halo_of(graph: Graph, nodes: Tensor) -> Tensor:
+def nodes_around(graph: Graph, nodes: Tensor) -> Tensor:
     """Return the neighbours outside a batch, those that send to it and those that hear from it; (c,) ascending.
 
     >>> path = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
-    >>> halo_of(Graph(path), torch.tensor([1]))
+    >>> nodes_around(Graph(path), torch.tensor([1]))
     tensor([0, 2])
     """
     edges = graph.data.edge_index

@@ -59,7 +59,7 @@ class Precomputed(MiniBatches):
                 f"or another method."
             )
         for done, chain in enumerate(plan.chains):
-            self.tell("propagating features", done, len(plan.chains))
+            self._tell("propagating features", done, len(plan.chains))
             self.graph.propagated(chain)
         nothing = to_sparse(sp.csr_array((0, 0)), self.data.x.dtype, transpose=False)
         spot = Spot(nothing, torch.empty(0, dtype=torch.int64), nothing)

@@ -121,7 +121,7 @@ class Saint(MiniBatches):
         while found < wanted:
             nodes = self.draw(number, 5)
             found, number = found + len(nodes), number + 1
-            self.tell("sampling subgraphs", min(found, wanted), wanted)
+            self._tell("sampling subgraphs", min(found, wanted), wanted)
             yield nodes
 
     def _divide(self, operator: Operator) -> Aggregation:

@@ -28,7 +28,7 @@ from topoff.batching.samplers import spans
 from topoff.batching.scopes import k_hop
 from topoff.forward.subgraph import closed
 from topoff.graph.graph import Graph
-from topoff.methods.base import MiniBatches, rows_of
+from topoff.methods.base import MiniBatches, heard, rows_of
 
 AT_ONCE = 1024  # targets of a batch of `cover`: their subgraphs are in memory together
 CANDIDATES = 1 << 22  # edges that are looked at together when subgraphs are cut out
@@ -61,7 +61,7 @@ class Shadow(MiniBatches):
 
     def begin(self) -> None:
         """Sort the neighbours."""
-        self.offsets, self.ids = self.heard()
+        self.offsets, self.ids = heard(self.plan, self.graph)
         self._subgraphs = Subgraphs(self.graph)
 
     def batch(self, epoch: int, number: int) -> Data:
@@ -103,10 +103,10 @@ class ShadowPpr(Shadow):
     def begin(self) -> None:
         """Find the subgraphs of the training nodes."""
         super().begin()
-        self.tell("ranking neighbours", 0, 1)
+        self._tell("ranking neighbours", 0, 1)
         self._found: dict[int, Scopes] = {}  # of `cover`, by the first node of a piece
         self._ranked = cached_pagerank(self.offsets, self.ids, self.training, alpha=self.alpha, keep=self.fanout)
-        self.tell("ranking neighbours", 1, 1)
+        self._tell("ranking neighbours", 1, 1)
 
     def scopes(self, targets: Ints, *, rng: np.random.Generator) -> Scopes:
         """Return the scopes of some training nodes; nothing is drawn."""

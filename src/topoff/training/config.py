@@ -109,7 +109,7 @@ class Config:
     class_weight: Annotated[Literal["none", "balanced"], "Weigh rare classes more in the loss."] = "none"
     checkpoint_seconds: Annotated[Annotated[float, Ge(0)], "Seconds between checkpoints; 0: after every step."] = 10.0
     device: Annotated[str, "cpu, cuda, cuda:1, ...; auto: cuda where there is one."] = "auto"
-    eval_every: Annotated[Positive | None, "Epochs between exact evaluations, which double as refreshes."] = None
+    eval_every: Annotated[Positive | None, "Epochs between exact evaluations, which double as refreshes (top)."] = None
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

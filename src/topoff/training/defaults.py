@@ -63,7 +63,7 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         rank = min(2 * RANK if config.batches == "random" else RANK, max(1, batch // NODES_PER_RANK))
         outside = "most messages come from outside a random batch"
         take("rank", rank, outside if rank > RANK else f"{NODES_PER_RANK} or more nodes per direction")
-        take("refresh", f"every={REFRESH}", "a basis ages as training moves on, a refresh costs less than an epoch")
+        take("refresh", f"every={REFRESH}", "a basis ages as training proceeds, and a refresh costs less than an epoch")
     for name in USUAL:
         if name in read:
             usual = inspect.signature(METHODS[config.method]).parameters[name].default
@@ -71,7 +71,9 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     if nodes <= CHEAP:
         take("eval_every", 1, f"cheap up to {CHEAP:,} nodes")
     else:
-        take("eval_every", min(_interval(config), config.epochs), "an evaluation is also a refresh")
+        whole = "an exact evaluation is a forward pass over the whole graph"
+        why = "an evaluation is also a refresh" if "refresh" in read else whole
+        take("eval_every", min(_interval(config), config.epochs), why)
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
 
 

@@ -269,3 +269,10 @@ def test_a_batch_is_described() -> None:
 def test_a_batch_without_compensation_is_described() -> None:
     batch = corner_loader().batches()[0]
     assert describe_batch(batch, 1.0) == BatchReport(batch.num_nodes, describe_batch(batch, 1.0).boundary, 0, 1.0, 1.0)
+
+
+def test_an_unfitted_compensator_is_refused() -> None:
+    fitted = random_loader(rank=2)
+    loader = Loader(fitted.graph, fitted.plan, sets=fitted.sets, compensator=Compensator(2))
+    with pytest.raises(ValueError, match=r"a fitted compensator \(got one without a basis\); fit it first"):
+        next(iter(loader))

@@ -1024,3 +1024,19 @@ def test_exact_prediction_refuses_bad_graphs_and_models() -> None:
         predict(gcn(), broken(x=torch.full((60, 5), torch.nan)))
     with pytest.raises(ValueError, match="act per node"):
         predict(gcn(norm="graph_norm"), small())
+
+
+@pytest.mark.parametrize("model", ["gcn", GCN], ids=["a name", "a class"])
+def test_a_model_is_an_instance(model: object) -> None:
+    with pytest.raises(TypeError, match=r"the model to be a torch.nn.Module \(got .*\); pass one, such as GCN"):
+        TOP(model, communities())
+
+
+def test_an_interrupted_preparation_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    top = top_of()
+    with monkeypatch.context() as patch:
+        patch.setattr(topoff.compensation.basis, "embed", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            top.prepare()
+    assert len(list(top)) == len(top)
+    assert top.fidelity().output > 0.5

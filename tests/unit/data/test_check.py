@@ -10,7 +10,9 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from graph_files import N, crooked, mask, same
-from topoff.data.check import check, row_normalized
+from graphs import communities
+from topoff.data import check as check_room
+from topoff.data.check import check, check_graph, row_normalized
 from topoff.data.load import load
 
 
@@ -135,3 +137,18 @@ def test_rows_are_divided_by_their_sums_and_rows_of_zeros_stay() -> None:
     data = Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
     assert row_normalized(data).x.tolist() == [[0.25, 0.75], [0.0, 0.0]]
     assert data.x.tolist() == [[1.0, 3.0], [0.0, 0.0]]
+
+
+def test_a_graph_is_checked_once_unless_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, looks = check(communities()), []
+    look = check_room._check_x
+    monkeypatch.setattr(check_room, "_check_x", lambda x: looks.append(1) or look(x))
+    again = check(data)
+    assert (again is data, check_graph(again).x is data.x, looks) == (False, True, [])
+    again.x[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="finite"):
+        check(again)
+    again = check(communities())
+    again.x = again.x[:-1]
+    with pytest.raises(ValueError, match="Expected"):
+        check(again)

@@ -276,3 +276,12 @@ def test_compensated_batches_go_on_in_the_middle_of_an_epoch() -> None:
     for one, two in zip(rest, again, strict=True):
         assert torch.equal(one.compensation.read, two.compensation.read)
     assert nodes_of(list(method.batches())) == nodes_of(list(other.batches()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_that_is_printed_names_what_it_carries(name: str) -> None:
+    batch = next(iter(made(name).batches()))
+    assert len(repr(batch)) < 500
+    page = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
+    carried = set(batch.keys()) - set(graph().keys()) - {"n_id", "batch_size", "num_nodes"}
+    assert all(f"| `{attribute}` |" in page for attribute in carried), carried

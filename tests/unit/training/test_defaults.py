@@ -131,3 +131,14 @@ def test_evaluations_coincide_with_refreshes_on_large_graphs(
 )
 def test_settings_that_nothing_reads_are_named(keys: dict[str, Any], reasons: list[str]) -> None:
     assert unused(make_config({"dataset": "x"}, keys), keys) == reasons
+
+
+def test_an_evaluation_is_called_a_refresh_only_where_it_is_one() -> None:
+    ring = torch.stack([torch.arange(30_000), torch.arange(30_000).roll(1)])
+    data = Data(x=torch.ones(30_000, 1), edge_index=ring)
+    reasons = {}
+    for method in ("top", "ns", "full"):
+        _, choices = choose(make_config({"dataset": "x", "method": method}), data)
+        reasons[method] = next(choice.why for choice in choices if choice.what == "eval_every")
+    assert reasons["top"] == "an evaluation is also a refresh"
+    assert reasons["ns"] == reasons["full"] == "an exact evaluation is a forward pass over the whole graph"
