@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -105,22 +106,23 @@ class Handler(ABC):
     def _stand_ins(self, conv: Conv) -> dict[str, Callable[..., Any]]:
         """Make the functions that replace a conv's `forward` and, where it is linear, its `propagate`."""
         forward = conv.module.forward
+        handler = weakref.proxy(self)  # no circle: all that a handler holds is freed with it, not at some collection
 
         def convolve(*args: Any, **kwargs: Any) -> Any:
             """Hand a call of the conv over."""
             x = args[0] if args else kwargs[conv.parameters[0]]
-            number = self.calls[conv.name] = self.calls.get(conv.name, -1) + 1
+            number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
             call = ConvCall(conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number)
-            around, self.now = self.now, call
+            around, handler.now = handler.now, call
             try:
-                return self.convolve(call)
+                return handler.convolve(call)
             finally:
-                self.now = around
+                handler.now = around
 
         def propagate(edge_index: Any, size: Any = None, *, x: Any, **_: Any) -> Any:
             """Hand a linear conv's operand over."""
-            assert self.now is not None
-            return self.propagate(self.now, x[0] if isinstance(x, tuple) else x)
+            assert handler.now is not None
+            return handler.propagate(handler.now, x[0] if isinstance(x, tuple) else x)
 
         found = {"forward": _uncompiled(convolve)}
         return found | {"propagate": propagate} if conv.path == "linear" else found

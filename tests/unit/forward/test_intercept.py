@@ -1,5 +1,7 @@
 """What stands in for message passing: bound without a trace, given the batch's own edges, with rows for the halo."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,6 +102,20 @@ def test_a_handler_neither_uses_nor_fills_a_cache() -> None:
     assert conv.cached
     assert conv._cached_edge_index is cache
     assert torch.equal(conv(data.x, data.edge_index), expected)
+
+
+def test_a_handler_is_freed_at_once_with_all_that_it_holds() -> None:
+    data, model = corners(dtype=torch.float32), gnn.GCN(4, 8, num_layers=1)
+    handler = Echo(describe(model))
+    with handler.on(data):
+        model(data.x, data.edge_index)
+    alive = weakref.ref(handler)
+    gc.disable()  # exact inference would hold its matrices until some collection
+    try:
+        del handler
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 # the batch's own edges
