@@ -69,9 +69,15 @@ def caller(model: nn.Module, call: Call | None = None) -> Callable[[nn.Module, D
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """Return the module that `torch.compile` wrapped, or the model itself."""
+    """Return the module that `torch.compile` wrapped, or the model itself.
+
+    Raises:
+        TypeError: it is no module, such as a class.
+    """
     inner = getattr(model, "_orig_mod", model)
-    assert isinstance(inner, nn.Module)
+    if not isinstance(inner, nn.Module):
+        got = f"{model!r:.60}"
+        raise TypeError(f"Expected the model to be a torch.nn.Module (got {got}); pass one, such as GCN(...).")
     return inner
 
 
@@ -121,9 +127,7 @@ class Learner(ABC):
         fast_dropout: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            got = f"{model!r:.60}"
-            raise TypeError(f"Expected the model to be a torch.nn.Module (got {got}); pass one, such as GCN(...).")
+        plain(model)  # refuses what is no module
         self.model, self.data = model, check(data).cpu()
         self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
         self._run = caller(model, call)

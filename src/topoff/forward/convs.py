@@ -2,7 +2,7 @@
 
 A conv is *linear* when its messages are the neighbour's row times a fixed weight: then only its `propagate` is
 replaced, by one product with the global operator. Every other conv is *general*: its whole forward is replaced, by the
-same forward on more rows and more edges. `Interception` binds a handler to both places and leaves no trace behind.
+same forward on more rows and more edges. A `Handler` (`intercept`) stands in at both places and leaves no trace behind.
 
 >>> from torch_geometric.nn import GCN, GAT
 >>> [(conv.name, conv.path) for conv in describe(GCN(8, 16, num_layers=2))]

@@ -1030,6 +1030,8 @@ def test_exact_prediction_refuses_bad_graphs_and_models() -> None:
 def test_a_model_is_an_instance(model: object) -> None:
     with pytest.raises(TypeError, match=r"the model to be a torch.nn.Module \(got .*\); pass one, such as GCN"):
         TOP(model, communities())
+    with pytest.raises(TypeError, match=r"the model to be a torch.nn.Module \(got .*\); pass one, such as GCN"):
+        predict(model, communities())
 
 
 def test_an_interrupted_preparation_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
