@@ -12,6 +12,7 @@ from topoff import predict
 from topoff.batching.node_sets import NodeSets
 from topoff.forward.call import evaluating
 from topoff.forward.exact import exact
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 
@@ -39,7 +40,7 @@ def test_every_corner_is_predicted_exactly(name):
     data = corners()
     model, graph = zoo.make(name, data), Graph(data)
     for sets in (corner_sets(), one_node_sets(data.num_nodes), [torch.randperm(data.num_nodes)]):
-        out = exact(model, graph, [graph.induced(nodes) for nodes in sets])
+        out = exact(model, graph, [graph.induced(nodes) for nodes in sets], plan=make_plan(model, graph))
         zoo.assert_near(out, truth_of(model, data), tolerance=1e-10)
 
 
@@ -49,7 +50,7 @@ def test_collecting_what_convs_read_does_not_change_the_output(name):
     model, graph = zoo.make(name, data), Graph(data)
     batches = [graph.induced(nodes) for nodes in NodeSets(method="metis", ratio=0.25).fit(data).cover()]
     seen = []
-    out = exact(model, graph, batches, collect=lambda conv, hop, rows: seen.append(rows))
+    out = exact(model, graph, batches, plan=make_plan(model, graph), collect=lambda conv, hop, rows: seen.append(rows))
     assert seen
     assert all(len(rows) == data.num_nodes for rows in seen)
     zoo.assert_near(out, truth_of(model, data), tolerance=1e-10)

@@ -14,7 +14,8 @@ from torch_geometric.data import Data
 from graphs import communities, corner_sets, corners, node_sets
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
 from topoff.forward.convs import describe
-from topoff.forward.plan import Plan, make_plan
+from topoff.forward.plan import Plan
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 

@@ -21,6 +21,7 @@ from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
 from topoff.forward.fingerprint import fingerprint
 from topoff.forward.intercept import Collect
+from topoff.forward.trial import recheck
 from topoff.machine.cache import cached, content_hash
 
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
@@ -70,6 +71,7 @@ class Basis:
         self.model, self.loader, self.compensator, self.refreshing = model, loader, loader.compensator, refreshing
         self.tolerance, self.seed, self.held_out, self.call = tolerance, seed, held_out, call
         self.first = True  # it was never refreshed
+        self.checks = 0  # against the plain forward
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
 
     def fit(self, networks: Sequence[nn.Module], *, cache: bool = False) -> None:
@@ -88,7 +90,7 @@ class Basis:
         principal = self.compensator.start(self.loader.graph, self.loader.plan)
         for done, network in enumerate(networks if self.compensator.rank else ()):
             self.loader.tell("basic embeddings", done, len(networks))
-            self.embed(network, _to(principal.add))
+            self.embed(network, _to(principal.add), current=done == 0)
         self.compensator.finish(principal)
         self.loader.compensate()
         return self.loader
@@ -103,7 +105,7 @@ class Basis:
         if not self.compensator.rank_:
             return self.exact()
         residual, principal = self.loader.residual(), self.compensator.start(self.loader.graph, self.loader.plan)
-        out = self.embed(self.model, _to(residual.add, principal.add))
+        out = self.embed(self.model, _to(residual.add, principal.add), current=True)
         self.refreshing.observe(self._take(residual))
         self.compensator.finish(principal)
         self.loader.compensate()
@@ -143,14 +145,28 @@ class Basis:
 
     # ---- exact inference
 
-    def exact(self) -> Tensor:
+    def exact(self) -> Any:
         """Return the exact output for every node, in eval mode; (n, out)."""
-        return exact(self.model, self.loader.graph, self._pieces(), call=self.call)
-
-    def embed(self, network: nn.Module, collect: Collect) -> Tensor:
-        """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out)."""
+        self._recheck(self.model)
         loader = self.loader
-        return embed(network, loader.graph, self._pieces(), plan=loader.plan, collect=collect, call=self.call)
+        return exact(self.model, loader.graph, self._pieces(), plan=loader.plan, call=self.call)
+
+    def embed(self, network: nn.Module, collect: Collect, *, current: bool = False) -> Any:
+        """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out).
+
+        Of the `current` weights, norms over all nodes remember what they see.
+        """
+        if current:
+            self._recheck(network)
+        loader = self.loader
+        kept = loader.plan.moments if current else None
+        given: dict[str, Any] = {"plan": loader.plan, "collect": collect, "call": self.call}
+        return embed(network, loader.graph, self._pieces(), moments=kept, **given)
+
+    def _recheck(self, network: nn.Module) -> None:
+        """Compare exact batches with the plain forward on another piece than before."""
+        self.checks += 1
+        recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
 
     def _pieces(self) -> list[Data]:
         """Return batches that hold every node once: those at hand where they do."""

@@ -76,6 +76,10 @@ class _Compensate(torch.autograd.Function):
         return out, None, None, None, None, None
 
 
-def compensating(model: nn.Module, batch: Data) -> AbstractContextManager[None]:
-    """Let the model see the whole graph through a batch of a `Loader`, inside `with`; for loops of your own."""
-    return Compensated(describe(model)).on(batch)
+def compensating(model: nn.Module, batch: Data) -> AbstractContextManager[Data]:
+    """Let the model see the whole graph through a batch of a `Loader`, inside `with`; for loops of your own.
+
+    It yields what to call the model with: the batch, or one with more rows for a model that reads edges itself.
+    """
+    wide = "supplement" in batch and batch.supplement.plan.wide
+    return Compensated([conv for conv in describe(model) if wide or conv.path != "batch"]).on(batch)

@@ -25,10 +25,12 @@ def embed(
     plan: Plan,
     collect: Collect,
     call: Call | None = None,
+    moments: dict[str, Tensor] | None = None,
 ) -> Tensor:
     """Run exact inference, hand the (n, d) input of every conv to `collect`, and return the output (n, out).
 
     Inputs that are the raw features (or fixed propagations of them) are left out: their halo terms are known exactly.
+    `moments` is filled with what norms over all nodes see.
     """
 
     def filtered(conv: Conv, hop: int, rows: Tensor) -> None:
@@ -36,7 +38,8 @@ def embed(
         if conv.path == "general" or not plan.is_constant(conv, hop):
             collect(conv, hop, rows.reshape(rows.size(0), -1).cpu())
 
-    return exact(model, graph, batches, call=call, collect=filtered)
+    out: Tensor = exact(model, graph, batches, plan=plan, call=call, collect=filtered, moments=moments)
+    return out
 
 
 def reinitialized(model: nn.Module, seed: int) -> nn.Module:

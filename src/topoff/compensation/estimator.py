@@ -8,7 +8,7 @@ halo's messages would arrive,
 >>> import torch
 >>> from torch_geometric.data import Data
 >>> from torch_geometric.nn import GCN
->>> from topoff.forward.plan import make_plan
+>>> from topoff.forward.trial import make_plan
 >>> from topoff.forward.structure import structure_of
 >>> data = Data(x=torch.rand(6, 3), edge_index=torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]]))
 >>> graph, model = Graph(data), GCN(3, 4, num_layers=2, out_channels=2)

@@ -28,7 +28,8 @@ from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
 from topoff.data.layout import SPLITS
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
-from topoff.forward.plan import Plan, make_plan
+from topoff.forward.plan import Plan
+from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import whole_graph
 from topoff.graph.graph import Graph
 from topoff.machine.memory import readable

@@ -40,11 +40,11 @@ class Layered(Handler):
     trims = True  # rows that no later step needs are dropped after a conv
 
     @contextmanager
-    def on(self, batch: Data) -> Iterator[None]:
+    def on(self, batch: Data) -> Iterator[Data]:
         """Bind the model to a batch inside `with`."""
         self.step = 0  # propagations so far
-        with super().on(batch):
-            yield
+        with super().on(batch) as seen:
+            yield seen
 
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv on the sampled messages of its step."""

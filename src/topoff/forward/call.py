@@ -94,11 +94,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def own_rows(out: Any, rows: int, size: int) -> Any:
+    """Keep the first rows of every tensor with rows of nodes, in tuples, lists and dicts of outputs.
+
+    >>> own_rows({"out": torch.zeros(4, 2), "loss": torch.tensor(1.0)}, 4, 3)["out"].shape
+    torch.Size([3, 2])
+    """
+    if isinstance(out, Tensor):
+        return out[:size] if out.dim() and len(out) == rows else out
+    if isinstance(out, (tuple, list)):
+        items = [own_rows(item, rows, size) for item in out]
+        return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
+    return {key: own_rows(item, rows, size) for key, item in out.items()} if isinstance(out, dict) else out
+
+
 class Binding(Protocol):
     """Bind a model to a batch, so that something else stands in for its message passing: a `Handler`."""
 
-    def on(self, batch: Data) -> AbstractContextManager[None]:
-        """Bind the model inside `with`."""
+    def on(self, batch: Data) -> AbstractContextManager[Data]:
+        """Bind the model inside `with`; yields what to call it with."""
 
 
 class Learner(ABC):
@@ -138,16 +152,21 @@ class Learner(ABC):
     def prepare(self) -> object:
         """Do once what training needs."""
 
-    def __call__(self, batch: Data) -> Tensor:
-        """Return the model's output on the batch, as if it ran on the whole graph; (batch_size, out)."""
+    def __call__(self, batch: Data) -> Any:
+        """Return the model's output on the batch, as if it ran on the whole graph; (batch_size, out).
+
+        Where a model returns several tensors, in a tuple or a dict, so does this: rows of nodes are cut to the batch.
+        """
         if not hasattr(self, "handler"):
             self.prepare()
         return self.forward(batch)
 
-    def forward(self, batch: Data) -> Tensor:
-        """Return the outputs of a batch's targets, with gradients; (batch_size, out)."""
-        with self.handler.on(batch), fast_dropout(self.model) if self.fast_dropout else nullcontext():
-            out: Tensor = self._run(self.model, batch)
+    def forward(self, batch: Data) -> Any:
+        """Return the outputs of a batch's targets, with gradients; (batch_size, out), or what the model returns."""
+        with self.handler.on(batch) as seen, fast_dropout(self.model) if self.fast_dropout else nullcontext():
+            out = self._run(self.model, seen)
+        if not isinstance(out, Tensor):
+            return own_rows(out, seen.num_nodes, batch.batch_size)
         return out if len(out) == batch.batch_size else out[: batch.batch_size]
 
     def learn(self, batch: Data, loss_of: LossOf) -> Tensor:

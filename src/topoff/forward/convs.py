@@ -1,8 +1,9 @@
-"""What each conv of a PyG model needs, and how to stand in for its message passing: the one place that knows PyG.
+"""What each layer of a PyG model needs, and how to stand in for its message passing: the one place that knows PyG.
 
 A conv is *linear* when its messages are the neighbour's row times a fixed weight: then only its `propagate` is
 replaced, by one product with the global operator. Every other conv is *general*: its whole forward is replaced, by the
-same forward on more rows and more edges. A `Handler` (`intercept`) stands in at both places and leaves no trace behind.
+same forward on more rows and more edges. A *norm* over all nodes needs their sums. A `Handler` (`intercept`) stands in
+for each of them and leaves no trace behind.
 
 >>> from torch_geometric.nn import GCN, GAT
 >>> [(conv.name, conv.path) for conv in describe(GCN(8, 16, num_layers=2))]
@@ -23,6 +24,7 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 
 from topoff.forward.call import plain
+from topoff.forward.refusals import refuse_global
 from topoff.graph.operators import Operator
 from topoff.models.decoupled import Powers
 
@@ -31,14 +33,20 @@ EDGE_VALUES = ("edge_weight", "edge_attr")  # the edge-level attributes of a gra
 
 @dataclass(frozen=True)
 class Conv:
-    """Describe one message-passing module of a model."""
+    """Describe one module of a model that reads more than the row of a node."""
 
     name: str  # as in model.named_modules()
-    module: MessagePassing
-    path: str  # "linear" or "general"
-    operators: dict[str | None, Operator]  # by the edge values that weigh the messages; empty on the general path
-    transforms_first: bool  # the weight matrix comes before `propagate` (GCNConv), so its input is seen at the conv
-    parameters: tuple[str, ...] = field(default=())  # names of forward's positional parameters
+    module: nn.Module
+    path: str  # "linear" or "general"; of norms "norm" (over all nodes) or "batch" (over the batch, in training)
+    operators: dict[str | None, Operator] = field(default_factory=dict)  # of a linear conv, by its edge values
+    transforms_first: bool = False  # the weight matrix comes before `propagate` (GCNConv): its input is seen at the conv
+    parameters: tuple[str, ...] = ()  # names of forward's positional parameters
+    local: bool = False  # known to read nothing of the graph but the edges that bring messages to a node
+
+    @property
+    def is_conv(self) -> bool:
+        """Whether it passes messages; a norm does not."""
+        return self.path == "linear" or self.path == "general"
 
     def __repr__(self) -> str:
         return f"{type(self.module).__name__} '{self.name}'"
@@ -50,16 +58,6 @@ def _gcn(conv: Any, *, loops: bool | None = None) -> dict[str, Any]:
         return {}
     loops = conv.add_self_loops if loops is None else loops
     return {"norm": "gcn", "self_loops": bool(loops), "improved": bool(getattr(conv, "improved", False))}
-
-
-def _appnp(conv: Any) -> dict[str, Any]:
-    """Return those of APPNP; refuse its edge dropout."""
-    if conv.dropout > 0:
-        raise ValueError(
-            f"Expected APPNP without edge dropout (got dropout={conv.dropout}): a batch has one fixed operator; "
-            f"set dropout=0 in APPNP and drop features instead."
-        )
-    return _gcn(conv)
 
 
 def _cluster(conv: Any) -> dict[str, Any]:
@@ -79,7 +77,7 @@ LINEAR: dict[type[MessagePassing], Callable[[Any], dict[str, Any]]] = {
     gnn.MixHopConv: _gcn,
     gnn.TAGConv: lambda conv: _gcn(conv, loops=False),
     gnn.LGConv: lambda conv: _gcn(conv, loops=False),
-    gnn.APPNP: _appnp,
+    gnn.APPNP: _gcn,
     gnn.ClusterGCNConv: _cluster,
     gnn.SimpleConv: _simple,
     gnn.SAGEConv: lambda conv: {},
@@ -91,70 +89,88 @@ LINEAR: dict[type[MessagePassing], Callable[[Any], dict[str, Any]]] = {
 TRANSFORMS_FIRST = (gnn.GCNConv,)
 OVERRIDES = {"forward", "message", "aggregate", "update", "propagate", "message_and_aggregate", "edge_update"}
 
-# Modules whose output at one node depends on all nodes of the batch, with the reason that users are told.
-GLOBAL = {
-    "GraphNorm": "normalises over all nodes",
-    "PairNorm": "normalises over all nodes",
-    "InstanceNorm": "normalises over all nodes",
-    "MeanSubtractionNorm": "subtracts the mean over all nodes",
-    "DiffGroupNorm": "normalises over all nodes",
-    "GraphSizeNorm": "divides by the number of nodes",
-    "GPSConv": "attends over all nodes",
+# General convs whose sources were read: a node's output depends on the rows and values of its incoming edges alone.
+# Any other conv is watched while it runs (see `watch`), and gets more edges where it computes with them itself.
+LOCAL: set[type[MessagePassing]] = {
+    *(gnn.SAGEConv, gnn.GraphConv, gnn.GINConv, gnn.GINEConv, gnn.GatedGraphConv, gnn.GENConv, gnn.GeneralConv),
+    *(gnn.GATConv, gnn.GATv2Conv, gnn.TransformerConv, gnn.AGNNConv, gnn.FeaStConv, gnn.SuperGATConv, gnn.HEATConv),
+    *(gnn.PNAConv, gnn.NNConv, gnn.ResGatedGraphConv, gnn.CGConv, gnn.GMMConv, gnn.EdgeConv, gnn.LEConv, gnn.MFConv),
+    *(gnn.RGCNConv, gnn.FastRGCNConv, gnn.RGATConv, gnn.FiLMConv, gnn.WLConvContinuous, gnn.SimpleConv),
+    *(gnn.PointNetConv, gnn.PointTransformerConv, gnn.PointGNNConv, gnn.PPFConv),
 }
-REMEDY = "use a per-node norm such as torch.nn.LayerNorm or LayerNorm(mode='node'), or BatchNorm"
+ALL_NODES = ("GraphNorm", "PairNorm", "InstanceNorm", "MeanSubtractionNorm", "GraphSizeNorm")  # norms over all nodes
 
 
 def describe(model: nn.Module) -> list[Conv]:
-    """List the convs of a model in the order of its modules.
+    """List the convs of a model in the order of its modules, and its norms over nodes.
 
     Raises:
-        ValueError: where a module cannot be batched (a norm over all nodes, edge dropout), with the reason.
+        ValueError: where a module cannot be batched (attention over all nodes, pooling), with the reason.
     """
-    convs = []
+    found = []
     for name, module in plain(model).named_modules():
-        _refuse_global(name, module)
+        refuse_global(name, module)
         if isinstance(module, MessagePassing):
-            convs.append(_describe_one(name, module))
-    if not convs:
+            found.append(_describe_one(name, module))
+        elif _is_norm(module):
+            found.append(Conv(name, module, "norm", parameters=_parameters(module)))
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+            found.append(Conv(name, module, "batch", parameters=_parameters(module)))
+    if not any(isinstance(conv.module, MessagePassing) for conv in found):
         raise ValueError(
             f"Expected a model with at least one PyG MessagePassing layer (got {type(plain(model)).__name__} with "
             f"none): a model without message passing needs no compensation, train it with a plain DataLoader."
         )
-    return convs
+    return found
 
 
-def _refuse_global(name: str, module: nn.Module) -> None:
-    """Raise for a layer that mixes all nodes, which no batch can reproduce."""
-    kind = type(module).__name__
-    graph_mode = isinstance(module, gnn.LayerNorm) and module.mode == "graph"
-    reason = "normalises over all nodes with mode='graph'" if graph_mode else None
-    if type(module).__module__.startswith("torch_geometric"):
-        reason = reason or GLOBAL.get(kind)
-    if reason:
-        raise ValueError(f"Expected layers that act per node (got {kind} '{name}', which {reason}): {REMEDY}.")
+def _is_norm(module: nn.Module) -> bool:
+    """Whether a module is one of PyG's norms over all nodes."""
+    if isinstance(module, gnn.LayerNorm):
+        return bool(module.mode == "graph")
+    return type(module).__module__.startswith("torch_geometric.") and type(module).__name__ in ALL_NODES
+
+
+def _parameters(module: nn.Module) -> tuple[str, ...]:
+    return tuple(inspect.signature(type(module).forward).parameters)[1:]
 
 
 def _describe_one(name: str, module: MessagePassing) -> Conv:
     """Say what one conv needs: its path and, where it is linear, its operators."""
-    parameters = tuple(inspect.signature(type(module).forward).parameters)[1:]
-    rule = _linear_rule(module)
-    if rule is None:
-        return Conv(name, module, "general", {}, transforms_first=False, parameters=parameters)
+    parameters, known = _parameters(module), _known(module)
+    if known is None or not _is_linear(known, module):
+        return Conv(name, module, "general", parameters=parameters, local=known in LOCAL)
     aggr = {"add": "sum"}.get(str(module.aggr), str(module.aggr))
-    settings = {"aggr": aggr, "flow": module.flow, **rule(module)}
+    settings = {"aggr": aggr, "flow": module.flow, **LINEAR[known](module)}
     operators = {weight: Operator(**settings, weight=weight) for weight in (None, *EDGE_VALUES)}
     first = isinstance(module, TRANSFORMS_FIRST)
-    return Conv(name, module, "linear", operators, transforms_first=first, parameters=parameters)
+    return Conv(name, module, "linear", operators, transforms_first=first, parameters=parameters, local=known in LOCAL)
 
 
-def _linear_rule(module: MessagePassing) -> Callable[[Any], dict[str, Any]] | None:
-    """Return the rule of a linear conv; a subclass that changes the messages has none, nor has max aggregation."""
-    if not isinstance(module.aggr, str) or module.aggr not in ("add", "sum", "mean"):
-        return None
+def _known(module: MessagePassing) -> type[MessagePassing] | None:
+    """Return the class that we know whose messages a conv has; a subclass that changes them is unknown."""
     for kind in type(module).__mro__:
-        if kind in LINEAR:
-            return LINEAR[kind]
+        if kind in LINEAR or kind in LOCAL:
+            return kind
         generated = vars(kind).get("_jinja_propagate")  # PyG writes it into every class
         if any(name in OVERRIDES and value is not generated for name, value in vars(kind).items()):
             return None
     return None
+
+
+def _is_linear(known: type[MessagePassing], module: Any) -> bool:
+    """Whether the messages of a known conv are fixed multiples of rows; not with max aggregation or edge dropout.
+
+    What GCNConv does before it propagates must be linear, too: its weight matrix may have been replaced.
+    """
+    if known not in LINEAR or not isinstance(module.aggr, str) or module.aggr not in ("add", "sum", "mean"):
+        return False
+    if isinstance(module, gnn.APPNP) and module.dropout > 0:
+        return False
+    return not isinstance(module, TRANSFORMS_FIRST) or _is_matrix(module.lin)
+
+
+def _is_matrix(layer: nn.Module) -> bool:
+    """Whether a layer multiplies with a matrix and does nothing else."""
+    hooked = layer._forward_hooks or layer._forward_pre_hooks
+    return isinstance(layer, nn.Linear | gnn.Linear) and layer.bias is None and not hooked

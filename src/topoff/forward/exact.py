@@ -11,16 +11,16 @@ model from the start for each layer, costs the square of the depth; see docs/dec
 >>> from torch_geometric.data import Data
 >>> ring = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0], [1, 2, 3, 0, 0, 1, 2, 3]]))
 >>> model = GCN(4, 8, num_layers=3, out_channels=2).eval()
->>> graph = Graph(ring)
->>> out = exact(model, graph, [graph.induced(torch.tensor([0, 1])), graph.induced(torch.tensor([2, 3]))])
+>>> graph, plan = Graph(ring), Plan([], (), ())
+>>> out = exact(model, graph, [graph.induced(torch.tensor([0, 1])), graph.induced(torch.tensor([2, 3]))], plan=plan)
 >>> torch.allclose(out, model(ring.x, ring.edge_index), atol=1e-6)
 True
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,8 +29,12 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
-from topoff.forward.intercept import Collect, ConvCall, Handler, extended
-from topoff.graph.graph import Graph, Neighborhood
+from topoff.forward.extended import Extended
+from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
+from topoff.forward.norms import check_one_graph, is_over_all, normalized, sums_of
+from topoff.forward.plan import Plan
+from topoff.forward.runner import Runner
+from topoff.graph.graph import AROUND, Graph, Neighborhood
 from topoff.graph.operators import Operator, Sparse
 
 # Told the same rows by their place in the forward, "conv/call/hop", as `Subgraph` names it.
@@ -42,51 +46,61 @@ def exact(
     graph: Graph,
     batches: Sequence[Data],
     *,
+    plan: Plan,
     call: Call | None = None,
     collect: Collect | None = None,
     remember: Remember | None = None,
-) -> Tensor:
+    moments: dict[str, Tensor] | None = None,
+) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
+
+    Where the model returns several tensors, so does this; what has no row per node is None.
 
     Args:
         model: any PyG model; its mode and parameters are left as they are.
         graph: the whole graph.
         batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
+        plan: what the model needs, from `make_plan`.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         collect: told the (n, d) input of every conv, but for raw features.
         remember: the same, by place (see `Remember`).
+        moments: filled with what norms over all nodes see, by place.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
     model = plain(model)
-    convs = describe(model)
-    run = caller(model, call)
-    with evaluating(model):
-        parameter = next(model.parameters(), graph.data.x)
-        lockstep = _Lockstep(convs, graph, batches, collect, remember, device=parameter.device)
-        with lockstep.on(batches[0]):
-            return lockstep.run(lambda batch: run(model, batch))
+    lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph))
+    lockstep.collect, lockstep.remember, lockstep.moments = collect, remember, moments
+    return lockstep.run_model(model, call)
 
 
-class _Lockstep(Handler):
+def device_of(model: nn.Module, graph: Graph) -> torch.device:
+    """Return the device on which a model runs."""
+    device: torch.device = next(model.parameters(), graph.data.x).device
+    return device
+
+
+class Lockstep(Handler):
     """Run one forward per batch, all in step."""
 
+    collect: Collect | None = None
+    remember: Remember | None = None
+    moments: dict[str, Tensor] | None = None
+
     def __init__(
-        self,
-        convs: list[Conv],
-        graph: Graph,
-        batches: Sequence[Data],
-        collect: Collect | None,
-        remember: Remember | None,
-        *,
-        device: torch.device,
+        self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
     ) -> None:
-        self.graph = graph
-        self.batches = [_Batch(graph, batch, device=device) for batch in batches]
-        self.collect, self.remember = collect, remember
+        self.graph, self.plan = graph, plan
+        self.batches = [_Batch(graph, batch, plan, device=device) for batch in batches]
         self.awake = self.batches[0]
-        super().__init__(convs)
+        super().__init__([conv for conv in convs if conv.path != "batch"])  # in eval mode a batch norm acts per row
+
+    def run_model(self, model: nn.Module, call: Call | None) -> Any:
+        """Run a model in eval mode; return its outputs in the order of the nodes."""
+        run = caller(model, call)
+        with evaluating(model), self.on(self.awake.data):
+            return self.run(lambda batch: run(model, batch))
 
     @property
     def now(self) -> ConvCall | None:
@@ -108,7 +122,9 @@ class _Lockstep(Handler):
 
     def run(self, forward: Callable[[Data], Any]) -> Tensor:
         """Run all batches to the end and return their outputs in the order of the nodes."""
-        runners = [_Runner(batch, forward) for batch in self.batches]
+        runners = [Runner(batch, forward) for batch in self.batches]
+        for runner, batch in zip(runners, self.batches, strict=True):
+            batch.runner = runner
         try:
             while True:
                 handed = [self._step(runner) for runner in runners]
@@ -117,58 +133,86 @@ class _Lockstep(Handler):
                 if any(runner.done for runner in runners):
                     raise ValueError(
                         "Expected every batch to pass the same convs (got a forward whose depth depends on the "
-                        "batch): such a model cannot be batched."
+                        "batch): let it not depend on the rows or the size of the input."
                     )
                 self._share(handed)
         finally:
             for runner in runners:
                 runner.close()
 
-    def _step(self, runner: _Runner) -> Any:
+    def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch
         return runner.step()
 
-    def _share(self, handed: list[tuple[Conv, int | None, Tensor]]) -> None:
-        """Make one (n, d) matrix of what the batches handed in, and give it to all."""
-        conv, hop, _ = handed[0]
-        if any((other.name, count) != (conv.name, hop) for other, count, _ in handed):
-            raise ValueError("Expected every batch to pass the same convs (got other convs for other batches).")
-        whole = self._gather([rows for _, _, rows in handed])
-        if self.collect and hop is not None:
-            self.collect(conv, hop, whole)
-        if self.remember and hop is not None:
-            self.remember(f"{conv.name}/{self.calls[conv.name]}/{hop}", whole)
+    def _share(self, handed: list[Handed]) -> None:
+        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all."""
+        first = handed[0]
+        if any((other.conv.name, other.hop) != (first.conv.name, first.hop) for other in handed):
+            raise ValueError(
+                f"Expected every batch to pass the same convs (got {first.conv} for one batch and another one for "
+                f"another): let the forward not depend on the rows or the size of the input."
+            )
+        place = f"{first.conv.name}/{self.calls[first.conv.name]}/{first.hop}"
+        if first.is_sum:
+            whole = torch.stack([each.rows for each in handed]).sum(0) / self.graph.num_nodes
+            if self.moments is not None:
+                self.moments[place] = whole
+        else:
+            whole = self._gather([each.rows for each in handed], of=f"what {first.conv} reads")
+            if self.collect and first.hop is not None:
+                self.collect(first.conv, first.hop, whole)
+            if self.remember and first.hop is not None:
+                self.remember(place, whole)
         for batch in self.batches:
             batch.shared = whole
 
-    def _gather(self, rows: list[Any]) -> Tensor:
-        """Put the rows of all batches into one matrix, in the order of the nodes."""
+    def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
+        """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""
+        first = parts[0]
+        if isinstance(first, dict):
+            return {key: self._gather([part[key] for part in parts], of=of, inner=True) for key in first}
+        if isinstance(first, (tuple, list)):
+            found = [self._gather(list(items), of=of, inner=True) for items in zip(*parts, strict=True)]
+            return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
         whole: Tensor | None = None
-        for batch, part in zip(self.batches, rows, strict=True):
-            if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) != batch.size:
-                got = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
+        for batch, part in zip(self.batches, parts, strict=True):
+            if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
+                if inner:
+                    return None
+                got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
                 raise ValueError(
-                    f"Expected one row per node of the batch (got {got} for {batch.size} nodes): pooling over nodes "
-                    f"cannot be batched; let the model return node embeddings and pool outside."
+                    f"Expected {of} to have one row per node (got {got} for a batch of {batch.size} nodes): let the "
+                    f"model return rows of nodes, and pool outside of it."
                 )
             if whole is None:
                 whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
-            whole[batch.nodes] = part
+            whole[batch.nodes] = part[: batch.size]
         assert whole is not None
         return whole
 
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv of the batch that is awake on true halo rows."""
-        batch, conv = self.awake, call.conv
-        if conv.path == "general":
-            around = batch.neighborhood(conv.module.flow)
-            return extended(call, batch.data, around, lambda h: batch.exchange(call, h)[around.halo]).run()
+        batch, conv, wide = self.awake, call.conv, self.plan.wide
+        if not conv.is_conv:
+            return self._normalize(call)
+        call.known = self.knows(call) if wide else 0
+        general = conv.path == "general" or (wide and not call.own_edges(batch.data))
+        if general or wide:
+            near = batch.neighborhood(self.plan.flow_of(conv))
+            extended = Extended(
+                call, batch.data, batch.size, near, lambda h: batch.exchange(call, h)[near.halo], wide=wide
+            )
+        if general:
+            return self.leave(extended, extended.run()) if wide else extended.run()
         given = call.linear(batch.data)
-        told = self.collect or self.remember
-        call.aggregated = bool(told and conv.transforms_first and given["x"] is not batch.data.x)
+        if wide:
+            given = extended.narrow(given)
+        told = (self.collect or self.remember) and conv.transforms_first and given["x"].dim() == 2
+        call.aggregated = bool(told and given["x"] is not batch.data.x)
         if call.aggregated:  # (A H) W = A (H W): what is collected is propagated at once
-            given["x"] = batch.rows(call.operator) @ batch.exchange(call, given["x"])
-        return call.forward(**given)
+            given["x"] = batch.operator(call.operator) @ batch.exchange(call, given["x"], record=not call.known)
+        out = call.forward(**given)
+        return self.leave(extended, extended.widen(out)) if wide else out
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply the rows of the global operator with the operand of all batches."""
@@ -177,100 +221,86 @@ class _Lockstep(Handler):
             return operand
         if operand is batch.data.x:
             call.hop += 1
-            return batch.rows(call.operator) @ self.graph.features(operand.device)
-        return batch.rows(call.operator) @ batch.exchange(call, operand, record=not call.conv.transforms_first)
+            return batch.operator(call.operator) @ self.graph.features(operand.device)
+        record = not call.conv.transforms_first and not call.known
+        return batch.operator(call.operator) @ batch.exchange(call, operand, record=record)
+
+    def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        """Run a general conv's own propagation; one that reads another's result, on true rows of that."""
+        step, call.propagations = call.propagations, call.propagations + 1
+        if step in self.plan.deep.get(call.conv.name, ()):
+            given = map_tensors(given, call.extended.heal)
+        return spread(given)
+
+    def knows(self, call: ConvCall) -> int:
+        """Whether a conv of a wide model reads rows of the halo that the model has computed from features alone."""
+        hops = self.plan.known_hops.get(call.conv.name) or (0,)
+        return hops[call.number % len(hops)]
+
+    def leave(self, extended: Extended, out: Any) -> Any:
+        """Return the output of a conv in a wide model; nobody reads its rows outside the batch."""
+        return out
+
+    def _normalize(self, call: ConvCall) -> Any:
+        """Run a norm over all nodes on the sums of all batches."""
+        batch = self.awake
+        if not is_over_all(call.conv.module):
+            return call.forward(*call.args, **call.kwargs)
+        check_one_graph(call)
+        own, rest = call.x[: batch.size], call.x[batch.size :]
+        moments = batch.hand_in(Handed(call.conv, 0, sums_of(own), is_sum=True))
+        return torch.cat([normalized(call.conv.module, own, moments, self.graph.num_nodes), rest])
+
+
+@dataclass(frozen=True)
+class Handed:
+    """Hold what a batch hands in: rows for the halos of the others, or its part of a sum."""
+
+    conv: Conv
+    hop: int | None  # the propagation; None where nobody is told of it
+    rows: Tensor
+    is_sum: bool = False
 
 
 class _Batch:
     """Hold what one batch needs while it runs."""
 
-    def __init__(self, graph: Graph, batch: Data, *, device: torch.device) -> None:
-        """Take the batch to the model's device."""
+    def __init__(self, graph: Graph, batch: Data, plan: Plan, *, device: torch.device) -> None:
+        """Take the batch, or what a wide model is called with instead, to the model's device."""
         self.graph, self.device = graph, device
         self.nodes: Tensor = batch.n_id.cpu()
         self.size = self.nodes.numel()
-        self.data = batch if batch.x.device == device else batch.to(device)
         self.shared: Tensor | None = None  # the (n, d) matrix of the current exchange
         self.now: ConvCall | None = None  # the conv that is running
         self.calls: dict[str, int] = {}  # of every conv so far
-        self._rows: dict[Operator, Sparse] = {}
+        self._operators: dict[Operator, Sparse] = {}
         self._around: dict[str, Neighborhood] = {}
-        self.runner: _Runner
+        self.data = graph.widened(batch, self.neighborhood(AROUND)) if plan.wide else batch
+        self.data = self.data if self.data.x.device == device else self.data.to(device)
+        self.rows = int(self.data.num_nodes or 0)
+        self.runner: Runner
 
     def exchange(self, call: ConvCall, rows: Tensor, *, record: bool = True) -> Tensor:
         """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them."""
-        self.runner.hand_in((call.conv, call.hop if record else None, rows))
+        whole = self.hand_in(Handed(call.conv, call.hop if record else None, rows))
         call.hop += record
+        return whole
+
+    def hand_in(self, handed: Handed) -> Tensor:
+        """Hand something in, sleep until all batches have, and return what was made of it."""
+        self.runner.hand_in(handed)
         whole, self.shared = self.shared, None
         assert whole is not None
         return whole
 
-    def rows(self, operator: Operator) -> Sparse:
+    def operator(self, operator: Operator) -> Sparse:
         """Return A[B, :] of an operator, cut at the first call."""
-        if operator not in self._rows:
-            self._rows[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
-        return self._rows[operator]
+        if operator not in self._operators:
+            self._operators[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
+        return self._operators[operator]
 
     def neighborhood(self, flow: str) -> Neighborhood:
-        """Return the edges N(B) -> B, cut at the first call."""
+        """Return the edges about the batch, cut at the first call."""
         if flow not in self._around:
             self._around[flow] = self.graph.neighborhood(self.nodes, flow=flow).to(self.device)
         return self._around[flow]
-
-
-class _Closed(BaseException):
-    """Unwind a sleeping batch after another one failed."""
-
-
-class _Runner:
-    """Run one batch's forward in a thread that is awake only inside `step`."""
-
-    def __init__(self, batch: _Batch, forward: Callable[[Data], Any]) -> None:
-        """Prepare the thread; the first `step` starts it."""
-        self.batch = batch
-        batch.runner = self
-        self.done = False
-        self._handed: Any = None
-        self._error: BaseException | None = None
-        self._closing = False
-        self._wake, self._slept = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._main, args=(forward,), daemon=True)
-
-    def step(self) -> Any:
-        """Run until the batch hands something in or ends; return that."""
-        if self._thread.ident is None:
-            self._thread.start()
-        else:
-            self._wake.release()
-        self._slept.acquire()
-        if self._error is not None:
-            raise self._error
-        handed, self._handed = self._handed, None
-        return handed
-
-    def hand_in(self, value: Any) -> None:
-        """Called by the batch: hand a value to `step` and sleep until the next one."""
-        self._handed = value
-        self._slept.release()
-        self._wake.acquire()
-        if self._closing:
-            raise _Closed
-
-    def close(self) -> None:
-        """End the thread wherever it is."""
-        if self._thread.is_alive():
-            self._closing = True
-            self._wake.release()
-            self._thread.join()
-
-    def _main(self, forward: Callable[[Data], Any]) -> None:
-        """Run the forward in the thread; hand over its output or its error."""
-        try:
-            with torch.no_grad():  # the mode belongs to the thread
-                self._handed = forward(self.batch.data)
-        except _Closed:
-            return
-        except BaseException as error:
-            self._error = error
-        self.done = True
-        self._slept.release()

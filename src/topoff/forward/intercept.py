@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import MessagePassing
 
 from topoff.forward.convs import EDGE_VALUES, Conv
-from topoff.graph.graph import Neighborhood
 from topoff.graph.operators import Operator
 
 Collect = Callable[[Conv, int, Tensor], None]  # told the rows that a conv reads, and the number of the propagation
@@ -37,6 +35,22 @@ class ConvCall:
     known: int = 0  # leading propagations that see only the raw features
     aggregated: bool = False  # the conv was given its aggregated input: `propagate` has nothing left to do
     pads: bool = False  # the conv wants as many rows back from `propagate` as it gave
+    general: bool = False  # the conv's own `propagate` runs
+    propagations: int = 0  # of a general conv, so far
+    extended: Any = None  # of a general conv: what gives it the rows of the halo (`Extended`)
+
+    @property
+    def place(self) -> str:
+        """The next propagation's place in the forward, "conv/call/hop"."""
+        return f"{self.conv.name}/{self.number}/{self.hop}"
+
+    def own_edges(self, batch: Any) -> bool:
+        """Whether a linear conv was given the batch's own edges, with no weights or weights that are the batch's."""
+        given: dict[str, Any] = dict(zip(self.conv.parameters, self.args, strict=False)) | self.kwargs
+        weight = given.get("edge_weight")
+        if weight is not None and (weight.requires_grad or not _names_of(batch, weight)):
+            return False
+        return isinstance(given.get("edge_index"), Tensor) and _same(given["edge_index"], batch.edge_index)
 
     def linear(self, batch: Any, *, among: Container[Operator] | None = None) -> dict[str, Any]:
         """Note the operator of a linear conv; return its arguments by name, without edges.
@@ -44,16 +58,17 @@ class ConvCall:
         Without edges the conv's own normalisation costs nothing, and is not used.
 
         Raises:
-            ValueError: for edges or weights other than the batch's own (DropEdge, a home-made normalisation), or for an
-                operator that is not `among` those that the batch was cut for.
+            ValueError: for edges or weights other than the batch's own, or for an operator that is not `among` those
+                that the batch was cut for.
         """
         given: dict[str, Any] = dict(zip(self.conv.parameters, self.args, strict=False)) | self.kwargs
         edges, weight, name = given.get("edge_index"), given.get("edge_weight"), None
         if edges is not batch.edge_index and not (isinstance(edges, Tensor) and _same(edges, batch.edge_index)):
             raise_foreign(self.conv, "edge_index")
         if weight is not None:
-            name = _edge_values(self.conv, batch, weight)
-            given["edge_weight"] = weight[:0]
+            if weight.requires_grad or not (names := _names_of(batch, weight)):
+                raise_foreign(self.conv, "edge_weight")
+            name, given["edge_weight"] = names[0], weight[:0]
         given["edge_index"] = batch.edge_index[:, :0]
         self.operator = self.conv.operators[name]
         if among is not None and self.operator not in among:
@@ -76,18 +91,23 @@ class Handler(ABC):
     def __init__(self, convs: list[Conv]) -> None:
         """Prepare what stands in for the convs; batches come later, with `on`."""
         self.batch: Data = Data()
+        self.convs = convs
+        self.seen: Data = self.batch  # what the model is called with: the batch itself, or a wider one
         self.now: ConvCall | None = None  # the running conv
         self.calls: dict[str, int] = {}  # of every conv in this forward
         self._bound = [(conv.module, self._stand_ins(conv)) for conv in convs]
 
     @contextmanager
-    def on(self, batch: Data) -> Iterator[None]:
-        """Bind the model to a batch inside `with`."""
+    def on(self, batch: Data) -> Iterator[Data]:
+        """Bind the model to a batch inside `with`; yields what to call the model with."""
         if self.carries not in batch:
             raise ValueError(
                 f"Expected a batch of a TOP or Loader (got a Data without its {self.carries}): use `for batch in top`."
             )
         self.batch, self.calls = batch, {}
+        wide = batch.supplement.wide if self.carries == "supplement" else None
+        self.seen = batch if wide is None else wide
+        self.version = self.seen.x._version
         before = []
         for module, own in self._bound:
             filled = getattr(module, "cached", True) or vars(module).get("_cached_edge_index") is not None
@@ -96,7 +116,7 @@ class Handler(ABC):
                 before[-1][name] = vars(module)[name]
             module.__dict__.update(own)
         try:
-            yield
+            yield self.seen
         finally:
             for (module, own), was in zip(self._bound, before, strict=True):
                 for name in own:
@@ -104,28 +124,41 @@ class Handler(ABC):
                 module.__dict__.update(was)
 
     def _stand_ins(self, conv: Conv) -> dict[str, Callable[..., Any]]:
-        """Make the functions that replace a conv's `forward` and, where it is linear, its `propagate`."""
-        forward = conv.module.forward
+        """Make the functions that replace a conv's `forward` and its `propagate`."""
+        forward, spread = conv.module.forward, getattr(conv.module, "propagate", None)
         handler = weakref.proxy(self)  # no circle: all that a handler holds is freed with it, not at some collection
 
         def convolve(*args: Any, **kwargs: Any) -> Any:
-            """Hand a call of the conv over."""
+            """Hand a call of the conv over; one inside another conv belongs to that."""
+            around = handler.now
+            if around is not None and around.general:
+                return forward(*args, **kwargs)
             x = args[0] if args else kwargs[conv.parameters[0]]
             number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
-            call = ConvCall(conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number)
-            around, handler.now = handler.now, call
+            handler.now = call = ConvCall(
+                conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number
+            )
             try:
                 return handler.convolve(call)
             finally:
                 handler.now = around
 
-        def propagate(edge_index: Any, size: Any = None, *, x: Any, **_: Any) -> Any:
-            """Hand a linear conv's operand over."""
-            assert handler.now is not None
-            return handler.propagate(handler.now, x[0] if isinstance(x, tuple) else x)
+        def propagate(edge_index: Any, size: Any = None, **given: Any) -> Any:
+            """Hand a linear conv's operand over, or what a general conv's own `propagate` is given."""
+            call = handler.now
+            if call is None or call.conv is not conv:  # inside another conv
+                return spread(edge_index, size=size, **given)  # type: ignore[misc]
+            if call.general:
+                return handler.propagate_own(call, lambda new: spread(edge_index, size=size, **new), given)  # type: ignore[misc]
+            operand = given["x"][0] if isinstance(given["x"], tuple) else given["x"]
+            if operand.dim() == 2:
+                return handler.propagate(call, operand)
+            rows = operand.movedim(conv.module.node_dim, 0)
+            out = handler.propagate(call, rows.flatten(1))
+            return out.view(-1, *rows.shape[1:]).movedim(0, conv.module.node_dim)
 
-        found = {"forward": _uncompiled(convolve)}
-        return found | {"propagate": propagate} if conv.path == "linear" else found
+        found: dict[str, Callable[..., Any]] = {"forward": _uncompiled(convolve)}
+        return found if spread is None else found | {"propagate": propagate}
 
     @abstractmethod
     def convolve(self, call: ConvCall) -> Any:
@@ -134,6 +167,10 @@ class Handler(ABC):
     @abstractmethod
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Take a propagation step of a linear conv: operand (b, d) -> (b, d)."""
+
+    def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        """Take a propagation step of a general conv: by default its own."""
+        return spread(given)
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,7 +191,7 @@ def uncached(convs: list[Conv]) -> Iterator[None]:
             conv.module.__dict__.update(cache)
 
 
-def take_cache(module: MessagePassing) -> dict[str, Any]:
+def take_cache(module: nn.Module) -> dict[str, Any]:
     """Take a conv's cache out and switch caching off; return what restores it."""
     names = [name for name in vars(module) if name == "cached" or name.startswith("_cached_")]
     saved = {name: vars(module)[name] for name in names}
@@ -162,17 +199,14 @@ def take_cache(module: MessagePassing) -> dict[str, Any]:
     return saved
 
 
-def _edge_values(conv: Conv, batch: Any, weight: Tensor) -> str:
-    """Return the name of the edge values of a batch that a tensor is, or equals."""
+def _names_of(batch: Any, weight: Tensor) -> list[str]:
+    """Return the names of the edge values of a batch that a tensor is, or else equals."""
     own = [name for name in EDGE_VALUES if weight is getattr(batch, name, None)]  # two may be equal, such as empty ones
-    own = own or [name for name in EDGE_VALUES if _same(weight, getattr(batch, name, None))]
-    if not own:
-        raise_foreign(conv, "edge_weight")
-    return own[0]
+    return own or [name for name in EDGE_VALUES if _same(weight, getattr(batch, name, None))]
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Change every tensor inside the arguments of a conv: in tuples, lists and dicts.
+    """Change every tensor inside the arguments or outputs of a module: in tuples, lists and dicts.
 
     >>> map_tensors(([torch.tensor(1), "mean"], {"size": torch.tensor(2)}), int)
     ([1, 'mean'], {'size': 2})
@@ -180,17 +214,22 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(item, change) for item in value)
+        items = [map_tensors(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         return {key: map_tensors(item, change) for key, item in value.items()}
     return value
 
 
+class ForeignInput(ValueError):
+    """Say that a conv was given edges or attributes that are not the batch's own."""
+
+
 def raise_foreign(conv: Conv, name: str) -> NoReturn:
     """Raise for edges or edge values that are not the batch's own."""
-    raise ValueError(
-        f"Expected {conv} to receive the batch's own '{name}' (got another tensor): edges changed inside the model "
-        f"(DropEdge, self-loops, a home-made normalisation) cannot be compensated; change the graph before wrapping it."
+    raise ForeignInput(
+        f"Expected {conv} to receive the batch's own '{name}' (got another tensor, unlike the trial run): call it "
+        f"with the same edges whatever the batch, or change the graph before wrapping it."
     )
 
 
@@ -199,47 +238,3 @@ def _same(tensor: Tensor, own: Tensor | None) -> bool:
     if own is None or tensor is own:
         return own is not None
     return tensor.shape == own.shape and tensor.dtype == own.dtype and bool(torch.equal(tensor, own))
-
-
-@dataclass(frozen=True)
-class extended:  # noqa: N801 - reads as a verb where it is used
-    """Run a general conv on the batch and its halo: every argument gets the rows and edges of N(B) -> B (9, 10)."""
-
-    call: ConvCall
-    batch: Any  # the Data that the model was called with
-    around: Neighborhood
-    halo_rows: Callable[[Tensor], Tensor]  # (b, d) -> (c, d): what stands in for the halo of an embedding
-    exact_features: bool = True  # whether the halo's own attributes may be used
-
-    def run(self) -> Tensor:
-        """Call the conv's own forward and keep the batch's rows of its output."""
-        args, kwargs = map_tensors((self.call.args, self.call.kwargs), self._extend)
-        out = self.call.forward(*args, **kwargs)
-        if not isinstance(out, Tensor):
-            raise ValueError(
-                f"Expected {self.call.conv} to return one tensor (got {type(out).__name__}): call it without "
-                f"return_attention_weights while training in batches."
-            )
-        return out[: self.batch.num_nodes]
-
-    def _extend(self, tensor: Tensor) -> Tensor:
-        """Return a tensor for the batch and its halo; by what it is: edges, edge values, features or an embedding."""
-        for name, values in self.around.values.items():
-            if tensor is self.batch[name]:
-                return values
-        if not torch.is_floating_point(tensor):
-            if tensor.dim() == 2 and tensor.size(0) == 2:
-                if not _same(tensor, self.batch.edge_index):
-                    raise_foreign(self.call.conv, "edge_index")
-                return self.around.edge_index
-            return tensor
-        for name, rows in self.around.features.items():
-            if tensor is self.batch[name] and self.exact_features:
-                return torch.cat([tensor, rows])
-        if tensor.dim() == 0 or tensor.size(0) != self.batch.num_nodes:
-            if tensor.dim() and tensor.size(0) == self.batch.num_edges:
-                raise_foreign(self.call.conv, "edge_attr")
-            return tensor
-        features = self.call.known and tensor is self.call.x  # perhaps after dropout: their halo is known
-        rows = self.around.features["x"] if features else self.halo_rows(tensor)
-        return torch.cat([tensor, rows])

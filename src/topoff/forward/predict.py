@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Any
+
+from torch import nn
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
 from topoff.data.check import check_graph
 from topoff.forward.call import Call
 from topoff.forward.exact import exact
-from topoff.forward.plan import make_plan
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 
@@ -21,7 +23,7 @@ def predict(
     batches: str = "kaminpar",
     seed: int = 0,
     call: Call | None = None,
-) -> Tensor:
+) -> Any:
     """Return the model's exact output for every node of a graph, batch by batch, without TOP; (n, out).
 
     >>> import torch
@@ -33,5 +35,5 @@ def predict(
     data = check_graph(data)
     sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
     graph = Graph(data)
-    make_plan(model, graph, call=call)
-    return exact(model, graph, [graph.induced(nodes) for nodes in sets.cover()], call=call)
+    plan = make_plan(model, graph, call=call)
+    return exact(model, graph, [graph.induced(nodes) for nodes in sets.cover()], plan=plan, call=call)

@@ -3,7 +3,7 @@
 >>> import torch
 >>> from torch_geometric.data import Data
 >>> from torch_geometric.nn import GCN
->>> from topoff.forward.plan import make_plan
+>>> from topoff.forward.trial import make_plan
 >>> graph = Graph(Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])))
 >>> structure = structure_of(graph, make_plan(GCN(3, 8, num_layers=2), graph), torch.tensor([0, 1]))
 >>> [spot.boundary.tolist() for spot in structure.spots.values()]
@@ -38,7 +38,7 @@ class Structure(Movable):
 
     nodes: Tensor  # (b,) global ids
     spots: dict[Operator, Spot]
-    around: dict[str, Neighborhood]  # by flow, for the general path
+    around: dict[str, Neighborhood]  # by flow, or all `AROUND`, for the general path
     constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, and of X itself for the empty chain
     _halo_constants: dict[Chain, Tensor] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ in: compensation (`compensation/compensated`), or histories (`methods/gas`).
 
 >>> import torch
 >>> from torch_geometric.nn import GCN
->>> from topoff.forward.plan import make_plan
+>>> from topoff.forward.trial import make_plan
 >>> ring = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
 >>> model, graph = GCN(4, 8, num_layers=2, out_channels=2).eval(), Graph(ring)
 >>> plan = make_plan(model, graph)
@@ -18,6 +18,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,10 +26,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.forward.intercept import Collect, ConvCall, Handler, extended
+from topoff.forward.extended import Extended, is_dropped_out
+from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
+from topoff.forward.norms import check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, inner_structure, structure_of
-from topoff.graph.graph import Graph
+from topoff.graph.graph import AROUND, Graph
 from topoff.graph.operators import Movable, Operator
 
 
@@ -38,19 +41,24 @@ class Supplement(Movable):
 
     plan: Plan
     structure: Structure
+    wide: Data | None = None  # what a model is called with that reads edges itself
 
 
 def cut_batch(graph: Graph, plan: Plan, nodes: Tensor) -> Data:
     """Cut a batch out of the graph, with the way in from outside."""
     batch = graph.induced(nodes)
-    batch.supplement = Supplement(plan, structure_of(graph, plan, nodes, x=batch.x))
-    return batch
+    return _supplied(batch, graph, plan, structure_of(graph, plan, nodes, x=batch.x))
 
 
 def cut_inside(graph: Graph, plan: Plan, nodes: Tensor, **operators: Any) -> Data:
     """Cut a batch out of the graph that sees nothing outside (see `inner_structure`)."""
-    batch = graph.induced(nodes)
-    batch.supplement = Supplement(plan, inner_structure(graph, plan, nodes, **operators))
+    return _supplied(graph.induced(nodes), graph, plan, inner_structure(graph, plan, nodes, **operators))
+
+
+def _supplied(batch: Data, graph: Graph, plan: Plan, structure: Structure) -> Data:
+    """Give a batch what its model needs besides."""
+    wide = graph.widened(batch, structure.around[AROUND]) if plan.wide else None
+    batch.supplement = Supplement(plan, structure, wide)
     return batch
 
 
@@ -80,19 +88,28 @@ class Subgraph(Handler):
 
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv on the batch as it would run on the whole graph."""
-        conv, structure = call.conv, self.batch.supplement.structure
-        hops = self.batch.supplement.plan.known_hops.get(conv.name) or (0,)
+        conv, structure, plan = call.conv, self.batch.supplement.structure, self.batch.supplement.plan
+        if not conv.is_conv:
+            return self._normalize(call)
+        hops = plan.known_hops.get(conv.name) or (0,)
         call.known = hops[call.number % len(hops)]
-        if self.collect and conv.transforms_first and not call.known and call.x is not self.batch.x:
-            self.collect(conv, 0, call.x)
-        if conv.path == "general":
-            return self._general(call)
-        given = call.linear(self.batch, among=structure.spots)
+        raw = call.x is self.seen.x and call.x._version == self.version
+        if call.known and not raw and not plan.wide and not is_dropped_out(call.x, self.seen.x):
+            call.known = 0  # the features were changed
+        if self.collect and conv.transforms_first and not call.known and not raw:
+            self.collect(conv, 0, call.x[: len(structure.nodes)])
+        if conv.path == "general" or (plan.wide and (call.known or not call.own_edges(self.seen))):
+            return self._general(call).run()
+        given = call.linear(self.seen, among=structure.spots)
+        if plan.wide:
+            wide = self._general(call)
+            return wide.widen(call.forward(**wide.narrow(given)))
         if conv.transforms_first and call.known:
-            chain, raw = (call.operator,), call.x is self.batch.x
+            chain, raw = (call.operator,), raw and not call.x.requires_grad
             given["x"] = structure.constants[chain] if raw else torch.cat([call.x, structure.halo_constant(chain)])
-        elif conv.transforms_first and self.before_weights:
-            given["x"], call.aggregated = self.aggregate(self._place(call), call.operator, call.x), True
+            call.aggregated = raw
+        elif conv.transforms_first and self.before_weights and call.x.dim() == 2:
+            given["x"], call.aggregated = self.aggregate(call.place, call.operator, call.x), True
         return call.forward(**given)
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
@@ -107,31 +124,47 @@ class Subgraph(Handler):
             place, call.hop = f"{conv.name}/{call.number}/{hop}", hop + 1
             return self.aggregate(place, call.operator, operand)
         call.hop, chain, within = hop + 1, (call.operator,) * (hop + 1), structure.spots[call.operator].within
-        if call.x is self.batch.x:  # a copy: some convs (GCN2Conv) write into what they are given
-            return operand if conv.transforms_first else structure.constants[chain].clone()
         if conv.transforms_first:
             rows = len(structure.nodes)
             return within @ operand[:rows] + operand[rows:]
+        if call.x is self.seen.x and not call.x.requires_grad:  # a copy: some (GCN2Conv) write into what they are given
+            return structure.constants[chain].clone()
         return within @ operand + structure.halo_constant(chain)
 
-    def _general(self, call: ConvCall) -> Tensor:
-        """Append virtual rows for the halo (9), (10); they live inside this conv only."""
-        supplement, flow = self.batch.supplement, call.conv.module.flow
+    def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        """Run a general conv's own propagation; one that reads another's result, on virtual rows of that."""
+        step, call.propagations = call.propagations, call.propagations + 1
+        if step in self.batch.supplement.plan.deep.get(call.conv.name, ()):
+            given = map_tensors(given, call.extended.heal)
+        return spread(given)
+
+    def _general(self, call: ConvCall) -> Extended:
+        """Return what appends virtual rows for the halo (9), (10); they live inside this conv only."""
+        plan, structure = self.batch.supplement.plan, self.batch.supplement.structure
+        flow = plan.flow_of(call.conv)
 
         def halo_rows(h: Tensor) -> Tensor:
             """Return the rows (c, d) that stand in for the halo of an embedding h (b, d)."""
             if self.collect and h is not self.batch.x:  # exact inference exchanges the same tensors
                 self.collect(call.conv, call.hop, h)
-            place, call.hop = self._place(call), call.hop + 1
+            place, call.hop = call.place, call.hop + 1
             return self.virtual(place, flow, h)
 
-        around, exact = supplement.structure.around[flow], supplement.plan.exact_features
-        return extended(call, self.batch, around, halo_rows, exact).run()
+        size, near = len(structure.nodes), structure.around[flow]
+        return Extended(call, self.seen, size, near, halo_rows, wide=plan.wide, exact_features=plan.exact_features)
 
-    @staticmethod
-    def _place(call: ConvCall) -> str:
-        """Name the next propagation of a conv."""
-        return f"{call.conv.name}/{call.number}/{call.hop}"
+    def _normalize(self, call: ConvCall) -> Any:
+        """Run a norm: over the batch's rows, and over all nodes with the sums that the others last had."""
+        supplement = self.batch.supplement
+        rows, plan = len(supplement.structure.nodes), supplement.plan
+        own, rest = call.x[:rows], call.x[rows:]
+        if call.conv.path == "batch" or not is_over_all(call.conv.module):
+            return torch.cat([call.forward(own, *call.args[1:], **call.kwargs), rest])
+        check_one_graph(call)
+        count, sums = plan.num_nodes, sums_of(own)
+        last = plan.moments.get(call.place)
+        sums = sums * (count / rows) if last is None else sums + (count - rows) * last
+        return torch.cat([normalized(call.conv.module, own, sums / count, count), rest])
 
     # ---- the hooks
 

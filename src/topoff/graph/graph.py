@@ -12,7 +12,9 @@ tensor([2])
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,15 +25,22 @@ from topoff.graph.operators import Aggregation, Movable, Operator, aggregation
 Chain = tuple[Operator, ...]
 
 
+AROUND = "around"  # a neighbourhood with all edges that touch the batch or its halo, besides those of one flow
+
+
 @dataclass(frozen=True, repr=False)
 class Neighborhood(Movable):
-    """Hold the edges N(B) -> B with the batch's nodes numbered first and its halo after them."""
+    """Hold the edges about a batch, its nodes numbered first, its halo after them, then what stands for all others.
+
+    Of one flow, these are the edges N(B) -> B. `AROUND`, they are all edges that touch B or C, so that the degrees of
+    B and C are those of the graph; their other ends are one node more.
+    """
 
     halo: Tensor  # (c,) global ids of C
-    edge_index: Tensor  # (2, e) local ids: batch 0..b-1, halo b..b+c-1
-    edge_ids: Tensor  # (e,) their positions in the graph's edge_index
-    values: dict[str, Tensor]  # edge-level attributes, (e, ...)
-    features: dict[str, Tensor]  # the halo's own rows of the graph's node-level attributes, (c, ...)
+    edge_index: Tensor  # (2, e) local ids: batch 0..b-1, halo b..b+c-1, others from b+c; sorted by target
+    values: dict[str, Any]  # edge-level attributes, (e, ...)
+    features: dict[str, Any]  # rows of the graph's node-level attributes, (c + others, ...): the halo's own, then zeros
+    others: int = 0  # rows for nodes beyond the halo
 
 
 class Graph:
@@ -95,18 +104,50 @@ class Graph:
         return batch
 
     def neighborhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighborhood:
-        """Return the edges N(B) -> B and the halo C of a batch."""
-        edge_ids = self.edges_into(nodes, flow=flow)
+        """Return the edges about a batch and its halo C: those of a flow, N(B) -> B, or all that are `AROUND`."""
+        around, local = flow == AROUND, self._numbered(nodes)
+        edge_ids = self._touching(nodes) if around else self.edges_into(nodes, flow=flow)
         edges = self.data.edge_index[:, edge_ids]
-        local = self._numbered(nodes)
         halo = edges[local[edges] < 0].unique()
-        local[halo] = torch.arange(nodes.numel(), nodes.numel() + halo.numel())
-        values = {key: self.data[key][edge_ids] for key in self.edge_level}
-        features = {key: self.data[key][halo] for key in self.node_level if torch.is_floating_point(self.data[key])}
-        return Neighborhood(halo, local[edges], edge_ids, values, features)
+        size = nodes.numel() + halo.numel()
+        local[halo] = torch.arange(nodes.numel(), size)
+        others = 0
+        if around:
+            edge_ids = self._touching(torch.cat([nodes, halo]))
+            local[local < 0] = size
+            edges = self.data.edge_index[:, edge_ids]
+            others = int((local[edges] == size).any())
+            others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
+        edges = local[edges]
+        order = edges[1].argsort(stable=True)  # some aggregations want them sorted
+        values = {key: self.data[key][edge_ids[order]] for key in self.edge_level}
+        features = {key: _with_zeros(self.data[key][halo], others) for key in self.node_level}
+        return Neighborhood(halo, edges[:, order], values, features, others)
+
+    def widened(self, batch: Data, near: Neighborhood) -> Data:
+        """Return a batch with the rows of its neighbourhood after its own, and with all edges there."""
+        wide = copy.copy(batch)
+        wide.edge_index = near.edge_index
+        for key, values in near.values.items():
+            wide[key] = values
+        for key, rows in near.features.items():
+            wide[key] = torch.cat([batch[key], rows])
+        wide.n_id = torch.cat([batch.n_id, near.halo, near.halo.new_zeros(near.others)])
+        wide.num_nodes = wide.n_id.numel()
+        return wide
+
+    def _touching(self, nodes: Tensor) -> Tensor:
+        """Return the positions of the edges that begin or end at some nodes, in the graph's own order."""
+        both = [self.edges_into(nodes, flow=flow) for flow in ("source_to_target", "target_to_source")]
+        return torch.cat(both).unique()
 
     def _numbered(self, nodes: Tensor) -> Tensor:
         """Return (n,) the position of each node in the batch, -1 outside."""
         local = torch.full((self.num_nodes,), -1, dtype=torch.int64)
         local[nodes] = torch.arange(nodes.numel())
         return local
+
+
+def _with_zeros(rows: Tensor, others: int) -> Tensor:
+    """Append rows of zeros."""
+    return torch.cat([rows, rows.new_zeros((others, *rows.shape[1:]))]) if others else rows

@@ -19,7 +19,8 @@ from topoff.batching.position import Position
 from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact
 from topoff.forward.intercept import Handler
-from topoff.forward.plan import Plan, make_plan
+from topoff.forward.plan import Plan
+from topoff.forward.trial import make_plan, recheck
 from topoff.forward.subgraph import Subgraph
 from topoff.graph.graph import Graph
 from topoff.methods.histories import Histories
@@ -143,7 +144,12 @@ class MiniBatches(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; nothing is refreshed."""
-        return exact(self.model, self.graph, pieces_of(self.graph, most=len(self))), False
+        return self.whole(), False
+
+    def whole(self, **told: Any) -> Any:
+        """Run the model exactly on all nodes, after a look at whether that still equals its plain forward."""
+        recheck(self.model, self.graph, self.plan, seed=1 + self.position.epoch)
+        return exact(self.model, self.graph, pieces_of(self.graph, most=len(self)), plan=self.plan, **told)
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the targets of one batch of the current epoch and their outputs, in eval mode."""

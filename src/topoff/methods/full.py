@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from topoff.batching.position import Position
 from topoff.forward.call import Learner, evaluating
-from topoff.forward.plan import make_plan
+from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import Subgraph, whole_graph
 from topoff.graph.graph import Graph
 

@@ -28,11 +28,9 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import evaluating
 from topoff.forward.convs import Conv
-from topoff.forward.exact import exact
 from topoff.forward.structure import Structure
 from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.graph.operators import Movable, Operator, Sparse
-from topoff.methods.base import pieces_of
 from topoff.methods.cluster import Cluster
 from topoff.methods.histories import Histories
 from topoff.models.dropout import DropoutNotes
@@ -78,13 +76,13 @@ class Remembering(Subgraph):
         return DropoutNotes()
 
     @contextmanager
-    def on(self, batch: Data) -> Iterator[None]:
+    def on(self, batch: Data) -> Iterator[Data]:
         """Bind the model to a batch inside `with`; dropout is noted meanwhile."""
         self.notes = self.listener(batch)
-        with super().on(batch), ExitStack() as listening:
+        with super().on(batch) as seen, ExitStack() as listening:
             if self.model.training:
                 listening.enter_context(self.notes)
-            yield
+            yield seen
 
     def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
         """Return A[B,B] h + A[B,C] Hbar_C (Eq. 3) and push h; (b, d)."""
@@ -164,7 +162,7 @@ class Gas(Cluster):
             for name in {place, place.removesuffix("/0")} & tables.keys():
                 tables[name].copy_(rows)
 
-        return exact(self.model, self.graph, pieces_of(self.graph, most=len(self)), remember=remember), bool(tables)
+        return self.whole(remember=remember), bool(tables)
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position and the histories at that time."""

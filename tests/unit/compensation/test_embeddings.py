@@ -18,7 +18,7 @@ from graphs import communities
 from topoff.compensation.embeddings import embed, reinitialized
 from topoff.forward.convs import Conv
 from topoff.forward.fingerprint import fingerprint
-from topoff.forward.plan import make_plan
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 

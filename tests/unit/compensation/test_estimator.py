@@ -11,7 +11,8 @@ from torch_geometric.data import Data
 from graphs import communities, corner_sets, corners
 from topoff.compensation.estimator import Compensation, Compensator
 from topoff.compensation.principal import WIDE, Principal, compress
-from topoff.forward.plan import Plan, make_plan
+from topoff.forward.plan import Plan
+from topoff.forward.trial import make_plan
 from topoff.forward.structure import Structure, structure_of
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator

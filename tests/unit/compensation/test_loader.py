@@ -16,7 +16,7 @@ from topoff.compensation.certificate import BatchReport, Residual, describe_batc
 from topoff.compensation.compensated import compensating
 from topoff.compensation.estimator import Compensator
 from topoff.compensation.loader import Loader
-from topoff.forward.plan import make_plan
+from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import whole_graph
 from topoff.graph.graph import Graph
 

@@ -13,7 +13,7 @@ from topoff.forward.blocks import Layered, allows_trimming, takes_pairs, trial_b
 from topoff.forward.call import caller
 from topoff.forward.convs import describe
 from topoff.forward.neighbours import Chosen, Neighbors, neighbors_of
-from topoff.forward.plan import make_plan
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 

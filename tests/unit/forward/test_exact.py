@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from graphs import communities, corner_sets, corners
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 
@@ -19,7 +20,7 @@ def run(model: nn.Module, data: Data | None = None, **kwargs: object) -> Tensor:
     """Run the model exactly on the batches of the corners graph, or on three batches of another one."""
     sets = corner_sets() if data is None else [torch.arange(data.num_nodes)[i::3] for i in range(3)]
     graph = Graph(data or corners())
-    return exact(model, graph, [graph.induced(nodes) for nodes in sets], **kwargs)
+    return exact(model, graph, [graph.induced(nodes) for nodes in sets], plan=make_plan(model, graph, call=kwargs.get('call')), **kwargs)
 
 
 class Mixed(nn.Module):
@@ -139,7 +140,7 @@ def test_the_users_own_call_is_used() -> None:
 def test_one_batch_is_enough() -> None:
     data, model = corners(), gnn.GCN(4, 8, num_layers=2, out_channels=3).double()
     graph = Graph(data)
-    out = exact(model, graph, [graph.induced(torch.arange(14))])
+    out = exact(model, graph, [graph.induced(torch.arange(14))], plan=make_plan(model, graph))
     assert torch.allclose(out, model(data.x, data.edge_index, data.edge_weight))
 
 

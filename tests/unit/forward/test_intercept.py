@@ -302,7 +302,7 @@ def test_integer_edge_values_are_extended() -> None:
 
 
 def test_edge_features_encoded_by_the_model_are_refused_clearly() -> None:
-    from topoff.forward.plan import make_plan
+    from topoff.forward.trial import make_plan
 
     with pytest.raises(ValueError, match="batch's own"):
         make_plan(Encoded(), Graph(communities(20, edge_features=2)))

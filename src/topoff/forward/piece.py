@@ -1,0 +1,71 @@
+"""A small piece of a graph on which a model is tried: real edges, real degrees, every corner that the graph has.
+
+>>> path = Data(x=torch.eye(300), edge_index=torch.stack([torch.arange(299), torch.arange(1, 300)]))
+>>> piece = piece_of(Graph(path))
+>>> piece.num_nodes <= TRIED, piece.num_edges > 32
+(True, True)
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from topoff.graph.graph import Graph
+
+TRIED = 128  # nodes of a piece
+ROUND = 24  # of which each round of the search adds at most so many, so that it is several hops deep
+PADDED = 20_000  # most rows with which a model is tried for its dependence on the number of nodes
+
+
+def piece_of(graph: Graph, *, seed: int = 0) -> Data:
+    """Return up to `TRIED` nodes about some edges as a graph of its own, by search in both directions."""
+    if graph.num_nodes <= TRIED:
+        nodes = torch.arange(graph.num_nodes)
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        nodes = _corners(graph)
+        for _ in range(8):
+            nodes = _grown(graph, nodes, generator)
+    piece = graph.induced(nodes)
+    piece.n_id = torch.arange(piece.num_nodes)
+    return piece
+
+
+def _corners(graph: Graph) -> Tensor:
+    """Return a node without edges, one with a self-loop, and one with the most edges."""
+    source, target = graph.data.edge_index
+    degree = torch.bincount(torch.cat([source, target]), minlength=graph.num_nodes)
+    alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
+    return torch.cat([alone[:1], loops[:1], degree.argmax().view(1)]).unique()
+
+
+def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
+    """Add the ends of an edge and neighbours of theirs, round by round, until nothing more comes or fits."""
+    edges = graph.data.edge_index
+    if edges.numel():
+        number = torch.randint(edges.size(1), (1,), generator=generator)
+        nodes = torch.cat([nodes, edges[:, number].view(-1)]).unique()
+    while nodes.numel() < TRIED:
+        near = [edges[:, graph.edges_into(nodes, flow=flow)] for flow in ("source_to_target", "target_to_source")]
+        ends = torch.cat(near, dim=1).unique()
+        fresh = ends[~torch.isin(ends, nodes)]
+        if not fresh.numel():
+            break
+        chosen = torch.randperm(fresh.numel(), generator=generator)[: min(ROUND, TRIED - nodes.numel())]
+        nodes = torch.cat([nodes, fresh[chosen]]).unique()
+    return nodes[:TRIED]
+
+
+def padded(piece: Data, rows: int) -> Data:
+    """Return a piece with nodes more that have no edges and no features, up to some number of rows."""
+    graph, more = Graph(piece), min(rows, PADDED) - int(piece.num_nodes or 0)
+    longer = copy.copy(piece)
+    for key in graph.node_level:
+        if isinstance(piece[key], Tensor):
+            longer[key] = torch.cat([piece[key], piece[key].new_zeros((max(0, more), *piece[key].shape[1:]))])
+    longer.num_nodes = int(piece.num_nodes or 0) + max(0, more)
+    return longer

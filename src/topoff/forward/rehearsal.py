@@ -1,0 +1,252 @@
+"""Rehearse a copy of a model on a piece of a graph, and compare exact batches with its plain forward there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from topoff.forward.call import Call, caller, evaluating
+from topoff.forward.convs import describe
+from topoff.forward.exact import Lockstep
+from topoff.forward.intercept import Handler, map_tensors, uncached
+from topoff.forward.piece import padded
+from topoff.forward.plan import Plan
+from topoff.graph.graph import Graph
+
+TOLERANCE, COARSE = 1e-9, 1e-3  # relative, in float64 and for a model that runs in its own type alone
+Kind = TypeVar("Kind", bound=Lockstep)
+NOISE = 0.3  # of perturbed weights, relative to their size
+
+
+class Rehearsal:
+    """Hold a copy of a model in float64, a piece of a graph, and the output of the one on the other.
+
+    Args:
+        model: the user's own; only copied.
+        piece: a small graph.
+        call: how to call the model.
+        perturbed: whether the copy's weights are changed at random, so that none is zero.
+
+    Raises:
+        ValueError: where the model does not run on the piece.
+    """
+
+    def __init__(self, model: nn.Module, piece: Data, *, call: Call | None, perturbed: bool) -> None:
+        self.call, self.run = call, caller(model, call)
+        self.device = next(model.parameters(), piece.x).device
+        problem: Exception | None = None
+        for dtype, changed in ((torch.float64, perturbed), (torch.float64, False), (None, False)):
+            try:
+                self._take(model, piece, dtype, perturbed=changed)
+                self.expected = self.plainly(self.piece)
+            except Exception as error:  # a type that the model cannot compute in; the last try is the model as it is
+                problem = error
+                continue
+            problem = None
+            if _is_finite(self.expected):
+                return
+        if problem is not None:
+            _raise_broken(problem, piece)
+
+    def _take(self, model: nn.Module, piece: Data, dtype: torch.dtype | None, *, perturbed: bool) -> None:
+        """Copy model and piece into a type."""
+        self.dtype = dtype
+        self.model = _copied(model)
+        self.piece = copy.copy(piece)
+        if dtype is not None:
+            self.model = self.model.to(dtype)
+            for key, value in piece:
+                if isinstance(value, Tensor) and torch.is_floating_point(value):
+                    self.piece[key] = value.to(dtype)
+        if perturbed:
+            _perturb(self.model)
+        self.piece = self.piece.to(self.device)
+        self.graph, self.convs = Graph(copy.copy(self.piece).cpu()), describe(self.model)
+
+    def plainly(self, data: Data) -> Any:
+        """Return the output of the plain forward in eval mode."""
+        with self._typed(), evaluating(self.model), uncached(self.convs):
+            return self.run(self.model, data)
+
+    def copy(self, *, training: bool) -> nn.Module:
+        """Return a copy of the model in one of its modes: training moves statistics."""
+        return _copied(self.model).train(training)
+
+    def trace(self, model: nn.Module, tracer: Handler, watch: AbstractContextManager[Any]) -> None:
+        """Run a copy of the model under something that stands in for its convs.
+
+        Raises:
+            ValueError: where the model changes its input in place.
+        """
+        own = copy.copy(self.piece)
+        own.x = own.x.clone()
+        before = own.x._version
+        with self._typed(), torch.random.fork_rng(), torch.no_grad(), tracer.on(own), watch:
+            self.run(model, own)
+        if own.x._version != before:
+            raise ValueError(
+                "Expected the model to leave its input features alone (got 'x' changed in place): write x = x.clone() "
+                "first, or change the features of the graph before wrapping it."
+            )
+
+    def lockstep(self, plan: Plan, *, kind: type[Kind] = Lockstep) -> Kind:  # type: ignore[assignment]
+        """Return what runs the model exactly on three batches of the piece, drawn at random."""
+        order = torch.randperm(self.graph.num_nodes, generator=torch.Generator().manual_seed(0))
+        batches = [self.graph.induced(part) for part in order.tensor_split(3) if part.numel()]
+        return kind(self.convs, self.graph, batches, plan, device=self.device)
+
+    # ---- the checks
+
+    def check_repeatable(self) -> None:
+        """Refuse a model that is random in eval mode."""
+        if not relative_error(self.plainly(self.piece), self.expected) <= self.tolerance:
+            raise ValueError(
+                "Expected the model to return the same output twice in eval mode (got two different ones): look for "
+                "dropout without training=self.training, or other randomness."
+            )
+
+    def check_size(self, rows: int) -> None:
+        """Refuse a model whose output at some nodes changes with the number of nodes elsewhere."""
+        count, longer = self.graph.num_nodes, padded(self.piece, rows)
+        out = map_tensors(self.plainly(longer), lambda tensor: tensor[:count] if tensor.dim() else tensor)
+        if not relative_error(out, self.expected) <= self.tolerance:
+            raise ValueError(
+                f"Expected the model's output at a node not to depend on the number of nodes (got another one after "
+                f"{longer.num_nodes - count} nodes without edges were added to {count}): look for a branch on the "
+                f"size of x, or for a mean or norm over all nodes."
+            )
+
+    def compare(self, lockstep: Callable[[], Lockstep]) -> None:
+        """Compare exact batches with the plain forward, and raise where they differ."""
+        with self._typed():
+            out = lockstep().run_model(self.model, self.call)
+        error = relative_error(out, self.expected)
+        if not error <= self.tolerance:
+            where = self._first_difference(lockstep())
+            raise ValueError(
+                f"Expected the model's output at a node to depend on the node and its neighbours alone (got a relative "
+                f"difference of {error:.1e} between exact batches and the plain forward on {self.graph.num_nodes} "
+                f"nodes{where}): look there for a mean, norm, softmax or attention over all nodes, or for edges that "
+                f"are not the graph's own."
+            )
+
+    @property
+    def tolerance(self) -> float:
+        """The relative difference that is rounding."""
+        return COARSE if self.dtype is None else TOLERANCE
+
+    def _first_difference(self, lockstep: Lockstep) -> str:
+        """Say after which module the batches first differ from the plain forward."""
+        expected: dict[str, Tensor] = {}
+        found: dict[str, Tensor] = {}
+        count = self.graph.num_nodes
+
+        def note(name: str, out: Any) -> None:
+            """Keep what a module returned in the plain forward, the first time."""
+            if isinstance(out, Tensor) and out.dim() and len(out) == count:
+                expected.setdefault(name, out.clone())
+
+        def note_rows(name: str, out: Any) -> None:
+            """Keep what a module returned for a batch."""
+            batch = lockstep.awake
+            if name in expected and isinstance(out, Tensor) and out.dim() and len(out) >= batch.size:
+                whole = found.setdefault(name, torch.full_like(expected[name], float("inf")))
+                rows = batch.nodes[(whole[batch.nodes].flatten(1) == float("inf")).all(1)]
+                if len(rows) == batch.size and whole[rows].shape == out[: batch.size].shape:
+                    whole[rows] = out[: batch.size]
+
+        with self._hooked(note):
+            self.plainly(self.piece)
+        with self._hooked(note_rows), self._typed():
+            lockstep.run_model(self.model, self.call)
+        for name, rows in expected.items():
+            if name in found and not relative_error(found[name], rows) <= self.tolerance:
+                return f", first at the output of {type(self.model.get_submodule(name)).__name__} '{name}'"
+        return ", behind its last layer"
+
+    @contextmanager
+    def _hooked(self, note: Callable[[str, Any], None]) -> Iterator[None]:
+        """Tell of the outputs of all modules inside the model."""
+        hooks = [
+            module.register_forward_hook(lambda _, __, out, name=name: note(name, out))
+            for name, module in self.model.named_modules()
+            if name
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Let tensors that the model makes itself have its type."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype or before)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def relative_error(value: Any, truth: Any) -> float:
+    """Return the largest difference between outputs, relative to the largest entry; NaN and other shapes are inf.
+
+    >>> relative_error(torch.tensor([1.0, 2.0]), (torch.tensor([1.0, 4.0])))
+    0.5
+    """
+    if isinstance(truth, dict):
+        return max((relative_error(value[key], truth[key]) for key in truth), default=0.0)
+    if isinstance(truth, (tuple, list)):
+        return max((relative_error(one, other) for one, other in zip(value, truth, strict=True)), default=0.0)
+    if not isinstance(truth, Tensor) or value is None:
+        return 0.0
+    if value.shape != truth.shape:
+        return float("inf")
+    one, other = value.detach().double().cpu(), truth.detach().double().cpu()
+    if not one.numel() or torch.equal(one, other):
+        return 0.0
+    error = float((one - other).abs().max() / other.abs().max().clamp(min=1e-300))
+    return error if error == error else float("inf")
+
+
+def _is_finite(out: Any) -> bool:
+    found: list[bool] = []
+    map_tensors(out, lambda tensor: found.append(bool(tensor.isfinite().all())))
+    return all(found)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """Copy a model; results of an earlier forward that it keeps are copied without their history."""
+    kept: dict[int, Any] = {}
+    for module in model.modules():
+        map_tensors(
+            list(vars(module).values()),
+            lambda tensor: None if tensor.is_leaf else kept.setdefault(id(tensor), tensor.detach().clone()),
+        )
+    return copy.deepcopy(model, kept)
+
+
+def _perturb(model: nn.Module) -> None:
+    """Move every weight a little, so that none is zero."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if torch.is_floating_point(parameter):
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
+            parameter.data.add_(noise, alpha=NOISE * (float(parameter.detach().abs().mean()) + 0.1))
+
+
+def _raise_broken(error: Exception, piece: Data) -> None:
+    """Raise for a model that does not run on a part of the graph."""
+    if isinstance(error, ValueError) and str(error).startswith("Expected"):
+        raise error
+    raise ValueError(
+        f"Expected the model to run on a part of the graph (got {type(error).__name__}: {error}; on {piece.num_nodes} "
+        f"of its nodes): check how it is called, and that it holds no sizes, edges or tables of the whole graph."
+    ) from error

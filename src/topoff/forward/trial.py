@@ -1,0 +1,182 @@
+"""Try a model on a small piece of the graph before anything else: what does it need, and can it be batched?
+
+The trial runs a copy of the model in float64 with perturbed weights, so that what is zero at initialisation counts and
+a difference means something. It finds out who reads the edges (`watch`), what the convs propagate, and, with NaN in
+every row that must not be read, what depends on what; then exact batches are compared with the plain forward.
+
+>>> from torch_geometric.nn import GCN
+>>> data = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
+>>> plan = make_plan(GCN(3, 8, num_layers=2, out_channels=2), Graph(data))
+>>> [operator.norm for operator in plan.operators], plan.known_hops
+(['gcn'], {'convs.0': (1,), 'convs.1': (0,)})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch_geometric.data import Data
+
+from topoff.forward.call import Call, caller, evaluating, plain
+from topoff.forward.convs import describe
+from topoff.forward.exact import Handed, Lockstep
+from topoff.forward.extended import Extended
+from topoff.forward.intercept import ConvCall, ForeignInput, map_tensors
+from topoff.forward.piece import piece_of
+from topoff.forward.plan import Plan
+from topoff.forward.rehearsal import Rehearsal
+from topoff.forward.watch import Tracer, Watch
+from topoff.graph.graph import AROUND, Graph
+
+
+def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Plan:
+    """Try the model on a small piece of the graph; return what batches must carry for it.
+
+    Raises:
+        ValueError: for a model that cannot be batched, with the reason.
+    """
+    model, piece = plain(model), piece_of(graph)
+    _check_dtype(model, graph.data.x)
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        with evaluating(model):
+            caller(model, call)(model, piece.clone().to(next(model.parameters()).device))
+    convs = {conv.name: conv for conv in describe(model)}
+    plan = _tried(Rehearsal(model, piece, call=call, perturbed=True), graph.num_nodes)
+    return replace(plan, convs=[convs[conv.name] for conv in plan.convs], num_nodes=graph.num_nodes)
+
+
+def recheck(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None, seed: int = 0) -> None:
+    """Compare exact batches with the plain forward again, on another piece and with the weights as they are now.
+
+    Raises:
+        ValueError: where they differ, with the place.
+    """
+    rehearsal = Rehearsal(plain(model), piece_of(graph, seed=seed), call=call, perturbed=False)
+    plan = replace(plan, num_nodes=rehearsal.graph.num_nodes)
+    rehearsal.compare(lambda: rehearsal.lockstep(plan))
+
+
+def _check_dtype(model: nn.Module, x: Tensor) -> None:
+    """Refuse a model in another floating type than the features."""
+    for name, parameter in model.named_parameters():
+        if torch.is_floating_point(parameter) and parameter.dtype != x.dtype:
+            raise ValueError(
+                f"Expected the model in the type of the features, {x.dtype} (got {parameter.dtype} for '{name}'): "
+                f"convert one of them, for example model.to({x.dtype})."
+            )
+
+
+def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
+    """Return the plan of a rehearsed model."""
+    rehearsal.check_repeatable()
+    watch = Watch([rehearsal.piece[key] for key in ("edge_index", *rehearsal.graph.edge_level)])
+    seen = {mode: _traced(rehearsal, watch, training=mode) for mode in (False, True)}
+    plan = _noted(rehearsal, seen[False], seen[True], wide="" in watch.readers or _changes_features(seen))
+    try:
+        plan = _compared(rehearsal, plan)
+    except ForeignInput:
+        if plan.wide:
+            raise
+        plan = _compared(rehearsal, _noted(rehearsal, seen[False], seen[True], wide=True))
+    if num_nodes > rehearsal.graph.num_nodes and not any(conv.path == "norm" for conv in plan.convs):
+        rehearsal.check_size(num_nodes)
+    return plan
+
+
+def _traced(rehearsal: Rehearsal, watch: Watch, *, training: bool) -> Tracer:
+    """Run the model on the piece in one of its modes, and note what its convs do."""
+    model = rehearsal.copy(training=training)
+    tracer = Tracer(describe(model), rehearsal.graph, watch)
+    rehearsal.trace(model, tracer, watch)
+    return tracer
+
+
+def _changes_features(seen: dict[bool, Tracer]) -> bool:
+    """Whether a conv that reads the features in eval mode reads changed ones in training, other than dropped out."""
+    for name, calls in seen[False].hops.items():
+        training = seen[True].hops.get(name, [])
+        if len(training) == len(calls) and any(now < then for now, then in zip(training, calls, strict=True)):
+            return True
+    return False
+
+
+def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bool) -> Plan:
+    """Make a plan of what was noted in both modes."""
+    degrees = evaluated.degrees() | trained.degrees()
+    plan = Plan(
+        [conv for conv in rehearsal.convs if conv.path != "batch" or wide],
+        tuple(evaluated.operators),
+        (),
+        {} if wide else {name: tuple(calls) for name, calls in evaluated.hops.items()},
+        () if wide else evaluated.chains(),
+        depth=evaluated.depth,
+        degrees=degrees,
+        wide=wide,
+        num_nodes=rehearsal.graph.num_nodes,
+    )
+    general = (evaluated.general | trained.general).values()
+    return replace(plan, flows=(AROUND,) if wide else tuple(dict.fromkeys(plan.flow_of(conv) for conv in general)))
+
+
+def _compared(rehearsal: Rehearsal, plan: Plan) -> Plan:
+    """Compare exact batches with the plain forward, and note which propagations read another's result."""
+    tainted: list[Tainted] = []
+
+    def lockstep() -> Tainted:
+        """Start anew."""
+        tainted.append(rehearsal.lockstep(plan, kind=Tainted))
+        return tainted[-1]
+
+    rehearsal.compare(lockstep)
+    deep = {name: frozenset(steps) for name, steps in tainted[0].deep.items()}
+    known = {name: tuple(calls) for name, calls in tainted[0].known.items()} if plan.wide else plan.known_hops
+    return replace(plan, deep=deep, known_hops=known)
+
+
+class Tainted(Lockstep):
+    """Put NaN into all rows outside the batches that a conv leaves behind, and note who reads them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.deep: dict[str, set[int]] = {}
+        self.known: dict[str, list[int]] = {}
+
+    def knows(self, call: ConvCall) -> int:
+        """Whether no argument holds a tainted row, in any batch."""
+        near = self.awake.neighborhood(AROUND)
+        extended = Extended(call, self.awake.data, self.awake.size, near, lambda h: h, wide=True)
+        known = int(not self._any_tainted(call, extended, (call.args, call.kwargs)))
+        calls = self.known.setdefault(call.conv.name, [])
+        if call.number == len(calls):
+            calls.append(known)
+        return known
+
+    def leave(self, extended: Extended, out: Any) -> Any:
+        """Taint the rows outside the batch."""
+        return extended.widen(extended.narrow(out), value=float("nan"))
+
+    def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        """Heal what another propagation has tainted, and note that; taint the result."""
+        step, call.propagations = call.propagations, call.propagations + 1
+        if self._any_tainted(call, call.extended, given):
+            self.deep.setdefault(call.conv.name, set()).add(step)
+            given = map_tensors(given, call.extended.heal)
+        return self.leave(call.extended, spread(given))
+
+    def _any_tainted(self, call: ConvCall, extended: Extended, given: Any) -> bool:
+        """Whether tensors of some batch hold a tainted row of its halo; all batches learn it together."""
+        found: list[bool] = []
+
+        def look(tensor: Tensor) -> None:
+            axis = extended.axis(tensor, extended.rows)
+            if axis is not None and torch.is_floating_point(tensor):
+                found.append(bool(tensor.narrow(axis, extended.size, extended.rows - extended.size).isnan().any()))
+
+        map_tensors(given, look)
+        flag = torch.tensor([float(any(found))], device=self.awake.device)
+        return bool(self.awake.hand_in(Handed(call.conv, None, flag, is_sum=True)) > 0)
