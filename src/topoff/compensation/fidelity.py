@@ -94,7 +94,7 @@ class LayerErrors:
         def collect(conv: Conv, hop: int, rows: Tensor) -> None:
             """Compare the rows of the next conv."""
             (_, exact), error = next(pairs)
-            error.add(exact[nodes], rows.detach())
+            error.add(exact[nodes], rows.detach().reshape(len(rows), -1))
 
         return collect
 

@@ -51,6 +51,7 @@ class Layered(Handler):
         block: Block = self.batch.blocks.steps[self.step]
         if call.conv.path == "general":
             self.step += 1
+            call.general = True
             args, kwargs = map_tensors((call.args, call.kwargs), partial(self._substituted, call.conv, block))
             out = call.forward(*args, **kwargs)
         else:

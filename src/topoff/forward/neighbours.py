@@ -205,8 +205,9 @@ def neighbors_of(graph: Graph, plan: Plan) -> Neighbors:
     """Return the neighbours that a model's convs hear.
 
     Raises:
-        ValueError: where convs of the model hear in different directions.
+        ValueError: where convs of the model hear in different directions, or more than their neighbours.
     """
+    plan.check_local()
     flow = plan.flows[0] if plan.flows else plan.operators[0].flow
     if len(plan.flows) > 1:
         raise_mixed(flow)

@@ -32,6 +32,20 @@ class Plan:
     num_nodes: int = 0  # of the whole graph
     moments: dict[str, Tensor] = field(default_factory=dict)  # by place: what norms over all nodes last saw, (2, d)
 
+    def check_local(self) -> None:
+        """Refuse a model for methods that give a conv the rows of its neighbours and nothing else.
+
+        Raises:
+            ValueError: where the model or one of its convs reads more than the rows of its neighbours.
+        """
+        readers = [str(conv) for conv in self.convs if conv.path == "norm" or conv.name in self.degrees | self.deep.keys()]
+        if self.wide or readers:
+            raise ValueError(
+                f"Expected a model that reads a node's neighbours alone, one propagation at a time (got "
+                f"{readers[0] if readers else 'one that computes with the edges in its own forward'}): this method "
+                f"cannot serve it; use top or full."
+            )
+
     def in_batch_only(self) -> Plan:
         """Return the plan under which nothing outside the batch is seen: rank 0."""
         return replace(self, known_hops={}, chains=(), exact_features=False)

@@ -51,8 +51,10 @@ class Rehearsal:
             problem = None
             if _is_finite(self.expected):
                 return
-        if problem is not None:
+        if problem is not None and perturbed:
             _raise_broken(problem, piece)
+        if problem is not None:  # it ran before: an error of its own
+            raise problem
 
     def _take(self, model: nn.Module, piece: Data, dtype: torch.dtype | None, *, perturbed: bool) -> None:
         """Copy model and piece into a type."""

@@ -19,7 +19,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -69,7 +69,8 @@ def whole_graph(graph: Graph, plan: Plan) -> Data:
 
 def closed(subgraph: Data, plan: Plan) -> Data:
     """Return a subgraph as a batch that is a graph of its own: nothing outside is seen, degrees are those inside."""
-    batch = whole_graph(Graph(subgraph), plan)
+    graph = Graph(subgraph)
+    batch = whole_graph(graph, replace(plan, num_nodes=graph.num_nodes))
     batch.n_id, batch.batch_size = subgraph.n_id, subgraph.batch_size
     return batch
 
@@ -96,10 +97,10 @@ class Subgraph(Handler):
         raw = call.x is self.seen.x and call.x._version == self.version
         if call.known and not raw and not plan.wide and not is_dropped_out(call.x, self.seen.x):
             call.known = 0  # the features were changed
-        if self.collect and conv.transforms_first and not call.known and not raw:
-            self.collect(conv, 0, call.x[: len(structure.nodes)])
         if conv.path == "general" or (plan.wide and (call.known or not call.own_edges(self.seen))):
             return self._general(call).run()
+        if self.collect and conv.transforms_first and not call.known and not raw:
+            self.collect(conv, 0, call.x[: len(structure.nodes)])
         given = call.linear(self.seen, among=structure.spots)
         if plan.wide:
             wide = self._general(call)

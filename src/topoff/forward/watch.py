@@ -86,7 +86,7 @@ class Tracer(Handler):
         own = call.x is features or (call.conv.module.training and is_dropped_out(call.x, features))
         if call.conv.path == "linear" and call.own_edges(self.batch):
             given = call.linear(self.batch)
-            self._constant = features if own else None
+            self._constant = call.x if own else None
             calls.append(int(own and call.conv.transforms_first))
             _note(self.operators, call.operator)
             return call.forward(**given)

@@ -22,7 +22,7 @@ from topoff.forward.intercept import Handler
 from topoff.forward.plan import Plan
 from topoff.forward.trial import make_plan, recheck
 from topoff.forward.subgraph import Subgraph
-from topoff.graph.graph import Graph
+from topoff.graph.graph import AROUND, Graph
 from topoff.methods.histories import Histories
 
 Ints = npt.NDArray[np.int64]
@@ -57,6 +57,8 @@ def pieces_of(graph: Graph, *, most: int) -> list[Data]:
 def heard(plan: Plan, graph: Graph) -> tuple[Ints, Ints]:
     """Return who hears whom, in the directions in which a model's messages flow; see `senders`."""
     flows = {operator.flow for operator in plan.operators} | set(plan.flows) or {"source_to_target"}
+    if AROUND in flows:
+        flows = {"source_to_target", "target_to_source"}
     return senders(graph.data.edge_index, graph.num_nodes, flows=sorted(flows))
 
 
@@ -79,6 +81,7 @@ class MiniBatches(Learner):
 
     settings: ClassVar[tuple[str, ...]] = ("ratio",)  # of a run's settings, those that the method reads
     by_targets: ClassVar[bool] = False  # whether an epoch shares out the training nodes
+    any_model: ClassVar[bool] = False  # whether convs may read more than their neighbours: batches are graphs
     skips: ClassVar[bool] = True  # whether batches without training nodes are left out
 
     def __init__(
@@ -125,6 +128,8 @@ class MiniBatches(Learner):
         """Look at the model and the graph."""
         self.graph = Graph(self.data)
         self.plan: Plan = make_plan(self.model, self.graph)
+        if not self.any_model:
+            self.plan.check_local()
         self.histories = Histories(self.graph.num_nodes)  # what is remembered from batch to batch: saved and restored
         self.handler = self.stand_in()
         self.begin()

@@ -32,6 +32,7 @@ class Cluster(MiniBatches):
     """
 
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "train_only")
+    any_model: ClassVar[bool] = True
 
     def __init__(
         self,

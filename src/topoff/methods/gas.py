@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +121,7 @@ class Gas(Cluster):
     """
 
     handler: Remembering
+    any_model: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, data: Data, *, filled: bool = True, **settings: Any) -> None:
         super().__init__(model, data, **settings)
