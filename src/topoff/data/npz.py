@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from topoff.data.check import refuse
+from topoff.data.refusal import refuse
 from topoff.data.layout import CSR, LAYOUT, MASKS, NAMES
 from topoff.machine.cache import Arrays, cached, content_hash
 

@@ -13,7 +13,9 @@ tensor([2])
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -34,15 +36,57 @@ class Neighborhood(Movable):
     features: dict[str, Tensor]  # the halo's own rows of the graph's node-level attributes, (c, ...)
 
 
+@dataclass(frozen=True)
+class Levels:
+    """Name the attributes of a graph by what they describe: nodes, edges, or the graph as a whole."""
+
+    node: tuple[str, ...]  # tensors, arrays and lists with one entry per node: a batch has those of its nodes
+    edge: tuple[str, ...]  # with one entry per edge
+    whole: tuple[str, ...]  # all else: a batch has it as it is
+
+
+def levels_of(data: Data) -> Levels:
+    """Tell the attributes of a graph apart by the number of their entries.
+
+    In a graph with as many nodes as edges, those with "edge" in their name are of edges, as PyG has it.
+    """
+    n, edges, node, edge, whole = int(data.num_nodes or 0), data.edge_index.size(1), [], [], []
+    for key, value in data.to_dict().items():
+        if key in ("edge_index", "num_nodes"):
+            continue
+        entries = _count(value)
+        if entries == n and (n != edges or "edge" not in key):
+            node.append(key)
+        else:
+            (edge if entries == edges else whole).append(key)
+    return Levels(tuple(node), tuple(edge), tuple(whole))
+
+
+def _count(value: Any) -> int | None:
+    """Return how many entries an attribute has; none where it is no list of them."""
+    if isinstance(value, list | tuple):
+        return len(value)
+    shape = getattr(value, "shape", None) if isinstance(value, Tensor | np.ndarray) else None
+    return int(shape[0]) if shape else None
+
+
+def _entries(value: Any, ids: Tensor) -> Any:
+    """Return some entries of a tensor, an array or a list."""
+    if isinstance(value, list | tuple):
+        return [value[i] for i in ids.tolist()]
+    return value[ids.numpy() if isinstance(value, np.ndarray) else ids]
+
+
 class Graph:
     """Prepare a validated `Data` for batching; nothing is built before it is needed."""
 
     def __init__(self, data: Data) -> None:
-        """Note which attributes belong to nodes and which to edges."""
+        """Note which attributes belong to nodes, to edges and to the whole; a batch has them from the graph it is of."""
         self.data = data
         self.num_nodes = int(data.num_nodes or 0)
-        self.node_level = [key for key in data.keys() if data.is_node_attr(key)]  # noqa: SIM118
-        self.edge_level = [key for key in data.keys() if data.is_edge_attr(key) and key != "edge_index"]  # noqa: SIM118
+        self.levels: Levels = vars(data).get("_levels") or levels_of(data)
+        self.node_level = [key for key in self.levels.node if isinstance(data.get(key), Tensor)]
+        self.edge_level = [key for key in self.levels.edge if isinstance(data.get(key), Tensor)]
         self._aggregations: dict[Operator, Aggregation] = {}
         self._constants: dict[Chain, Tensor] = {}
         self._features: Tensor | None = None
@@ -81,17 +125,26 @@ class Graph:
         return order[torch.arange(skip.numel()) + skip].sort().values
 
     def induced(self, nodes: Tensor) -> Data:
-        """Return the batch as a PyG `Data`: its rows of every node-level attribute and the edges inside it."""
+        """Return the batch as a PyG `Data`: the edges inside it, and all attributes of the graph as `fill` cuts them."""
         edge_ids = self.edges_into(nodes)
         source, target = self._numbered(nodes)[self.data.edge_index[:, edge_ids]]
         inside = source >= 0
         batch = Data(edge_index=torch.stack([source[inside], target[inside]]))
-        for key in self.node_level:
-            batch[key] = self.data[key][nodes]
-        for key in self.edge_level:
-            batch[key] = self.data[key][edge_ids[inside]]
+        self.fill(batch, nodes, edge_ids[inside])
         batch.n_id = nodes
         batch.batch_size = batch.num_nodes = nodes.numel()
+        return batch
+
+    def fill(self, batch: Data, nodes: Tensor, edge_ids: Tensor) -> Data:
+        """Put into a batch its entries of what the graph has per node and per edge, and all that is of the whole graph."""
+        for keys, kept in ((self.levels.node, nodes), (self.levels.edge, edge_ids)):
+            for key in keys:
+                if key in self.data:
+                    batch[key] = _entries(self.data[key], kept)
+        for key in self.levels.whole:
+            if key in self.data:
+                batch[key] = self.data[key]
+        vars(batch)["_levels"] = self.levels  # a batch of four nodes does not know that four is no number of nodes
         return batch
 
     def neighborhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighborhood:
@@ -102,7 +155,7 @@ class Graph:
         halo = edges[local[edges] < 0].unique()
         local[halo] = torch.arange(nodes.numel(), nodes.numel() + halo.numel())
         values = {key: self.data[key][edge_ids] for key in self.edge_level}
-        features = {key: self.data[key][halo] for key in self.node_level if torch.is_floating_point(self.data[key])}
+        features = {key: self.data[key][halo] for key in self.node_level}
         return Neighborhood(halo, local[edges], edge_ids, values, features)
 
     def _numbered(self, nodes: Tensor) -> Tensor:
