@@ -3,7 +3,7 @@
 Tensors, arrays and lists with one entry per node or edge are cut; all else goes into every batch as it is.
 
 >>> import torch
->>> ring = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), u=torch.ones(1, 4), n_id=torch.arange(3))
+>>> ring = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), n_id=torch.arange(3))
 >>> check_attributes(ring)
 Traceback (most recent call last):
 ValueError: Expected a graph without 'n_id' (got one); every batch has its own: give yours another name.

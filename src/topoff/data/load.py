@@ -67,6 +67,9 @@ def load(
         return _load_tables(folder, encoding=encoding, split=split, seed=seed)
     arrays = read_graph(source, root=root, labels=labels)
     names = {name: arrays.pop(name) for name in NAMES if name in arrays}
+    if arrays["x"].ndim > 2:
+        remedy = "flatten them, or pass a Data to a model of your own that takes more dimensions"
+        refuse(f"the features in {source} to have shape (nodes, features)", str(arrays["x"].shape), remedy)
     data = _tensors(arrays)
     data = check(choose_split(data, split=split, seed=seed)) if "y" in arrays else check_graph(data)
     if names:

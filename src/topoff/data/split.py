@@ -29,7 +29,7 @@ def masked(data: Data, n: int) -> Data:
     found = [name for name in ("split_idx", *listed) if data.get(name) is not None]
     if not found:
         return data
-    if "split_idx" in found and len(found) > 1 or any(name in data for name in MASKS):
+    if ("split_idx" in found and len(found) > 1) or any(name in data for name in MASKS):
         others = "masks" if any(name in data for name in MASKS) else f"'{found[1]}'"
         refuse("one split", f"'{found[0]}' and {others}", "delete one of them")
     kept = {name: value for name, value in data.to_dict().items() if name not in found}
@@ -65,7 +65,7 @@ def _mask(name: str, listed: Any, n: int) -> Tensor:
 
 
 def choose_split(data: Data, *, split: int, seed: int) -> Data:
-    """Return the graph with one mask per split: of several columns one is chosen; without any, labels are shared out."""
+    """Return the graph with one mask per split: one of several columns; without any, labelled nodes are shared out."""
     n = len(data.x) if isinstance(data.get("x"), Tensor) and data.x.dim() else 0
     data = masked(data, n)
     several = [name for name in MASKS if isinstance(data.get(name), Tensor) and data[name].dim() == 2]

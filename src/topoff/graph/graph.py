@@ -50,7 +50,10 @@ def levels_of(data: Data) -> Levels:
 
     In a graph with as many nodes as edges, those with "edge" in their name are of edges, as PyG has it.
     """
-    n, edges, node, edge, whole = int(data.num_nodes or 0), data.edge_index.size(1), [], [], []
+    n, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+    node: list[str] = []
+    edge: list[str] = []
+    whole: list[str] = []
     for key, value in data.to_dict().items():
         if key in ("edge_index", "num_nodes"):
             continue
@@ -81,7 +84,7 @@ class Graph:
     """Prepare a validated `Data` for batching; nothing is built before it is needed."""
 
     def __init__(self, data: Data) -> None:
-        """Note which attributes belong to nodes, to edges and to the whole; a batch has them from the graph it is of."""
+        """Note which attributes are of nodes, of edges and of the whole; a batch knows it from its graph."""
         self.data = data
         self.num_nodes = int(data.num_nodes or 0)
         self.levels: Levels = vars(data).get("_levels") or levels_of(data)
@@ -125,7 +128,7 @@ class Graph:
         return order[torch.arange(skip.numel()) + skip].sort().values
 
     def induced(self, nodes: Tensor) -> Data:
-        """Return the batch as a PyG `Data`: the edges inside it, and all attributes of the graph as `fill` cuts them."""
+        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them."""
         edge_ids = self.edges_into(nodes)
         source, target = self._numbered(nodes)[self.data.edge_index[:, edge_ids]]
         inside = source >= 0
@@ -136,7 +139,7 @@ class Graph:
         return batch
 
     def fill(self, batch: Data, nodes: Tensor, edge_ids: Tensor) -> Data:
-        """Put into a batch its entries of what the graph has per node and per edge, and all that is of the whole graph."""
+        """Put into a batch its entries of what the graph has per node and per edge, and all else as it is."""
         for keys, kept in ((self.levels.node, nodes), (self.levels.edge, edge_ids)):
             for key in keys:
                 if key in self.data:

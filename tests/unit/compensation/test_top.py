@@ -1114,7 +1114,12 @@ class OfEverything(nn.Module):
 def test_a_model_of_the_batch_finds_all_that_the_graph_carries() -> None:
     data, edges = bare(), small().num_edges
     data.texts, data.years, data.edge_texts = ["a" * (i % 5) for i in range(60)], torch.rand(60).numpy(), ["e"] * edges
-    data.kind, data.number, data.u, data.settings = torch.arange(60) % 3, torch.arange(60), torch.rand(1, 4), {"scale": 2}
+    data.kind, data.number, data.u, data.settings = (
+        torch.arange(60) % 3,
+        torch.arange(60),
+        torch.rand(1, 4),
+        {"scale": 2},
+    )
     model = OfEverything()
     top = top_of(model, data, rank=15)
     for batch in top:

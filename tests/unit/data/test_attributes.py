@@ -1,5 +1,7 @@
 """What a graph may carry besides its features and edges, and what a batch could only carry wrongly."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +58,10 @@ def test_names_alone_are_no_offence(name: str, value: Any) -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     **{name: ({name: torch.arange(N)}, rf"a graph without '{name}' \(got one\); .*another name") for name in CARRIED},
     "number of our own": ({"batch_size": 3}, "a graph without 'batch_size'"),
-    "learnable x": ({"x": nn.Parameter(torch.rand(N, 2))}, r"'x' to be constant \(got .* requires a gradient\); detach"),
+    "learnable x": (
+        {"x": nn.Parameter(torch.rand(N, 2))},
+        r"'x' to be constant \(got .* requires a gradient\); detach",
+    ),
     "x with a past": ({"x": torch.rand(N, 2, requires_grad=True) * 2}, "'x' to be constant .*belongs into the model"),
     "integer-like x": ({"x": torch.rand(N, 2, requires_grad=True).half()}, "'x' to be constant"),
     "learnable weight": ({"edge_weight": torch.rand(EDGES, requires_grad=True)}, "'edge_weight' to be constant"),
@@ -89,6 +94,12 @@ def test_what_a_batch_could_only_carry_wrongly_is_refused(changes: dict[str, Any
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=sentence):
         TOP(nn.Linear(2, 2), crooked(**changes))
+
+
+def test_the_names_that_are_ours_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
+    table = page.partition("## What a batch may carry")[2].partition("## ")[0]
+    assert {"n_id", "batch_size", *re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)} == set(CARRIED)
 
 
 def test_a_graph_of_graphs_loses_only_where_each_begins() -> None:
