@@ -19,7 +19,7 @@ from topoff.compensation.refresh import Refreshing
 from topoff.forward.call import Call, plain
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
-from topoff.forward.fingerprint import fingerprint
+from topoff.forward.fingerprint import described, fingerprint
 from topoff.forward.intercept import Collect
 from topoff.forward.trial import recheck
 from topoff.machine.cache import cached, content_hash
@@ -187,12 +187,11 @@ class Basis:
 
     def _fingerprint(self, networks: Sequence[nn.Module]) -> str:
         """Hash all that a compensation depends on: graph, batches, networks (code and weights), estimator, versions."""
-        graph = self.loader.graph
-        tensors = [graph.data.x, graph.data.edge_index, *(graph.data[key] for key in graph.edge_level)]
-        tensors += self.loader.sets.of(0)
+        tensors = [*self.loader.sets.of(0)]
         tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
-        words = [fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
+        graph = described(self.loader.graph.data.to_dict())  # all of it: a model may read any attribute
+        words = [graph, fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
 
 

@@ -26,7 +26,7 @@ from topoff.compensation.fidelity import (
 )
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
-from topoff.data.layout import SPLITS
+from topoff.data.split import given_masks
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan
 from topoff.forward.trial import make_plan
@@ -44,7 +44,7 @@ class TOP(Learner):
 
     Args:
         model: any PyG model that works per node and neighbour; it is called, never changed.
-        data: the whole graph, validated as by `topoff.load`.
+        data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
         ratio: fraction of the nodes per batch.
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 compensates nothing.
         batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
@@ -183,9 +183,9 @@ class TOP(Learner):
         return self.basis.exact()
 
     def evaluate(self, *, metric: str | None = None, refresh: bool = False) -> dict[str, float]:
-        """Return exact train, val and test scores on pooled predictions; nothing else changes, unless `refresh`."""
+        """Return exact scores by split on pooled predictions, where there are labels; `refresh` changes the basis."""
+        masks = given_masks(self.data, purpose="evaluate()")
         out = self.refresh() if refresh else self.predict()
-        masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         return score(out.cpu(), self.data.y, masks=masks, metric=metric)
 
     def cover(self) -> list[Data]:
@@ -198,6 +198,8 @@ class TOP(Learner):
         The layers need one n x d matrix each; the gradient runs the whole graph at once and needs what full-batch
         training needs: `progress` is told an estimate.
         """
+        if gradients:
+            given_masks(self.data, purpose="fidelity(gradients=True)")
         batches, layers = self.prepare().batches(), LayerErrors()
         with evaluating(self.model):
             truth = self.basis.embed(self.model, layers.add_exact)
@@ -205,12 +207,11 @@ class TOP(Learner):
         gradient_error = cosine = None
         if gradients:
             loss = loss or default_loss(self.data.y)
-            need = gradient_memory(self.model, self.data)
-            self._tell(f"gradient of the whole graph, about {readable(need)}", 0, 1)
+            need = readable(gradient_memory(self.model, self.data))
+            self._tell(f"gradient of the whole graph, about {need}", 0, 1)
             whole = whole_graph(self.graph, self.plan).to(self.device)
-            exact_gradient = gradient(self.model, self, [whole], loss=loss)
-            estimate = gradient(self.model, self, batches, loss=loss)
-            gradient_error, cosine = compare_gradients(estimate, exact_gradient)
+            exact, estimate = (gradient(self.model, self, each, loss=loss) for each in ([whole], batches))
+            gradient_error, cosine = compare_gradients(estimate, exact)
         return Fidelity(1 - error, error, layers.values(), gradient_error, cosine, self.certificate_)
 
     def certify(self, network: nn.Module | None = None) -> float:

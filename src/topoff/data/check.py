@@ -2,22 +2,27 @@
 
 import copy
 import itertools
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
+from topoff.data.attributes import check_attributes
 from topoff.data.layout import MASKS
+from topoff.data.refusal import refuse, refuse_type
+from topoff.data.split import masked
 
 
-def check(data: Data) -> Data:
+def check(data: Data, *, labels: bool = True) -> Data:
     """Return a validated copy of `data`, sharing tensors that need no conversion; keep further attributes as they are.
 
-    x (n, d) float32 or float64, finite (integers, bool and half precision become float32); edge_index int64 (2, E)
-    contiguous, in range; y int64 (n,) classes, or 0/1 float (n, c) multi-label, or float (n,) regression, with -1 or
-    NaN for nodes in no mask; bool masks (n,) that do not overlap, train_mask not empty; edge_weight (E,) finite, in
-    x's dtype; edge_attr with E rows. Directed edges, self-loops, duplicates and isolated nodes stay as they are.
+    x (n, d), or (n, t, d) and more, float32 or float64, finite (integers, bool and half precision become float32);
+    edge_index int64 (2, E) contiguous, in range; y int64 (n,) classes, or 0/1 float (n, c) multi-label, or float (n,)
+    regression, with -1 or NaN for nodes in no mask; bool masks (n,) that do not overlap, train_mask not empty; OGB's
+    `split_idx`, or `train_idx`, `valid_idx`, `test_idx`, become masks; edge_weight (E,) finite, in x's dtype; edge_attr
+    with E rows; further attributes as `check_attributes` wants them. Directed edges, self-loops, duplicates and
+    isolated nodes stay as they are. With labels=False, y, all masks, or those besides train_mask may be missing.
 
     Raises ValueError or TypeError in one sentence with the remedy.
 
@@ -26,14 +31,21 @@ def check(data: Data) -> Data:
     ...            train_mask=mask, val_mask=~mask, test_mask=mask & ~mask)).x.dtype
     torch.float32
     """
-    if _is_stamped(data, "check"):
+    if _is_stamped(data, "check" if labels else "check_given"):
         return copy.copy(data)
     out = check_graph(data)
-    for name in MASKS:
-        out[name] = _check_mask(name, data.get(name), out.x.size(0))
-    _check_disjoint(out)
-    out.y = _check_y(data.y, out.train_mask | out.val_mask | out.test_mask)
-    return _stamped(out, "check", "check_graph")
+    if labels and "y" not in out:
+        refuse("'y' to be a dense torch.Tensor", "nothing", "set data.y to one, or load the graph with labels=False")
+    used = torch.zeros(len(out.x), dtype=torch.bool, device=out.x.device)
+    masks = [name for name in MASKS if labels or name in out]
+    if masks:
+        for name in dict.fromkeys(["train_mask", *masks]):
+            out[name] = _check_mask(name, out.get(name), len(used))
+            used = used | out[name]
+        _check_disjoint(out, masks)
+    if "y" in out:
+        out.y = _check_y(out.y, used)
+    return _stamped(out, "check_given", "check_graph", *(["check"] if labels else []))
 
 
 def check_graph(data: Data) -> Data:
@@ -48,6 +60,7 @@ def check_graph(data: Data) -> Data:
         refuse("labels of nodes", "'edge_label'", "link tasks are not supported yet: delete it and set data.y")
     out = Data.from_dict(data.to_dict())
     out.x = _check_x(data.x)
+    out = masked(out, len(out.x))
     if data.get("num_nodes", len(out.x)) != len(out.x):
         refuse(f"'x' to have {data.num_nodes} rows, as num_nodes says", str(len(out.x)), "give every node a row")
     out.edge_index = _check_edge_index(data.edge_index, out.x.size(0))
@@ -55,6 +68,9 @@ def check_graph(data: Data) -> Data:
         out.edge_weight = _check_edge_values("edge_weight", data.edge_weight, out.edge_index.size(1)).to(out.x.dtype)
     if data.get("edge_attr") is not None:
         out.edge_attr = _check_edge_values("edge_attr", data.edge_attr, out.edge_index.size(1))
+    if "batch" in out and "ptr" in out:  # of PyG's Batch: where its graphs begin in the order of all nodes
+        del out.ptr
+    check_attributes(out)
     return _stamped(out, "check_graph")
 
 
@@ -82,25 +98,12 @@ def row_normalized(data: Data) -> Data:
     if bool((data.x < 0).any()):
         least = f"{float(data.x.min()):.3g}"
         refuse("features that are not negative for row_normalize", least, "give counts, or leave it out")
-    data, sums = copy.copy(data), data.x.sum(dim=1, keepdim=True)
+    data, sums = copy.copy(data), data.x.sum(dim=-1, keepdim=True)
     data.x = data.x / sums.where(sums > 0, 1)
     return data
 
 
 # ---- the checks
-
-
-def refuse(expected: str, got: str, remedy: str) -> NoReturn:
-    """Raise ValueError in one sentence."""
-    raise ValueError(f"Expected {expected} (got {got}); {remedy}.")
-
-
-def refuse_type(source: Any) -> NoReturn:
-    """Raise TypeError for what is neither a name, a path nor a homogeneous graph."""
-    remedy = "pass a name, a path or a torch_geometric.data.Data, such as dataset[0]"
-    if isinstance(source, HeteroData):
-        remedy = "node and edge types are not supported yet: convert it with data.to_homogeneous()"
-    raise TypeError(f"Expected the graph to be a homogeneous PyG Data (got {type(source).__name__}); {remedy}.")
 
 
 def _dense(name: str, value: Any) -> Tensor:
@@ -115,11 +118,11 @@ def _dense(name: str, value: Any) -> Tensor:
 
 def _check_x(value: Any) -> Tensor:
     x = _dense("x", value)
-    if x.dim() != 2 or x.size(0) == 0 or x.size(1) == 0:
+    if x.dim() < 2 or x.numel() == 0:
         remedy = "a graph needs at least one node and one feature; use torch.ones(n, 1) where there are none"
         refuse("'x' to have shape (nodes, features)", str(tuple(x.shape)), remedy)
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-    finite = torch.isfinite(x).all(dim=1)
+    finite = torch.isfinite(x).flatten(1).all(dim=1)
     if not finite.all():
         rows = (~finite).nonzero().view(-1)
         refuse("'x' to be finite", f"NaN or inf in {len(rows)} rows, first {int(rows[0])}", "replace or impute them")
@@ -152,8 +155,8 @@ def _check_mask(name: str, value: Any, n: int) -> Tensor:
     return mask
 
 
-def _check_disjoint(data: Data) -> None:
-    for first, second in itertools.combinations(MASKS, 2):
+def _check_disjoint(data: Data, masks: list[str]) -> None:
+    for first, second in itertools.combinations(masks, 2):
         if both := int((data[first] & data[second]).sum()):
             remedy = "give each node to one of them"
             refuse(f"'{first}' and '{second}' not to overlap", f"{both} common nodes", remedy)

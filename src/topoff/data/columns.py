@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from topoff.data.check import refuse
+from topoff.data.refusal import refuse
 
 Column = Any  # a pyarrow.Array of large_string, int64 or float64
 Floats = np.ndarray[Any, np.dtype[np.float64]]

@@ -46,7 +46,7 @@ def describe(data: Data) -> Description:
     edges = [data[name] for name in ("edge_index", "edge_weight", "edge_attr") if data.get(name) is not None]
     memory = {"x": data.x.nbytes, "edges": sum(values.nbytes for values in edges)}
     graph = _structure(data) | _homophily(data.edge_index, data.y) | _labels(data)
-    found = Description(**graph, features=_features(data.x), memory=memory)
+    found = Description(**graph, features=_features(data.x.flatten(1)), memory=memory)
     return replace(found, warnings=list_warnings(found))
 
 

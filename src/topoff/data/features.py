@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topoff.data.check import refuse
 from topoff.data.columns import STRING, Table, as_numbers, as_strings, finite_numbers, is_null, places_in, refuse_mixed
+from topoff.data.refusal import refuse
 
 # JSON: name, kind (number; words: a column of strings; gaps: whether there is a value),
 # mean, std, categories, other, missing

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from topoff.data.check import refuse
 from topoff.data.columns import Bools, Column, Ints, Table, as_numbers, as_strings, codes_of, finite_numbers
 from topoff.data.layout import MASKS
+from topoff.data.refusal import refuse
 from topoff.machine.cache import Arrays
 
 SEVERAL = "label:"

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.data.check import check, check_graph, refuse, refuse_type
-from topoff.data.layout import MASKS, NAMES
+from topoff.data.check import check, check_graph
+from topoff.data.layout import NAMES
+from topoff.data.refusal import refuse, refuse_type
 from topoff.data.sources import graph_file, is_table_folder, known_name, places_of, read_graph
+from topoff.data.split import choose_split
 from topoff.machine.cache import Arrays
 
 
@@ -48,8 +48,9 @@ def load(
     labelled nodes are drawn from `seed`. Where nodes or classes have names, `data.names` holds them.
 
     `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
-    there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False an
-    .npz file may lack y, and then has no masks either: enough for prediction.
+    there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False a
+    `Data` or an .npz file may lack y; without a split of its own it then has no masks either: enough for prediction and
+    for self-supervised training.
 
     Raises FileNotFoundError, ValueError or TypeError in one sentence with the remedy.
 
@@ -58,7 +59,7 @@ def load(
     (3, 1, 1)
     """
     if isinstance(source, Data):
-        return check(_choose_split(Data.from_dict(source.to_dict()), split=split, seed=seed))
+        return check(choose_split(Data.from_dict(source.to_dict()), split=split, seed=seed), labels=labels)
     if not isinstance(source, str | Path):
         refuse_type(source)
     folder = _table_folder(source, root=root)
@@ -66,8 +67,11 @@ def load(
         return _load_tables(folder, encoding=encoding, split=split, seed=seed)
     arrays = read_graph(source, root=root, labels=labels)
     names = {name: arrays.pop(name) for name in NAMES if name in arrays}
+    if arrays["x"].ndim > 2:
+        remedy = "flatten them, or pass a Data to a model of your own that takes more dimensions"
+        refuse(f"the features in {source} to have shape (nodes, features)", str(arrays["x"].shape), remedy)
     data = _tensors(arrays)
-    data = check(_choose_split(data, split=split, seed=seed)) if "y" in arrays else check_graph(data)
+    data = check(choose_split(data, split=split, seed=seed)) if "y" in arrays else check_graph(data)
     if names:
         data.names = _check_names(names, data)
     return data
@@ -99,7 +103,7 @@ def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int
         name = (tables.class_names or ["1"])[0]
         data.names = replace(data.names, class_names=[f"not {name}", name])
     if "y" in data:
-        data = _choose_split(data, split=split, seed=seed)
+        data = choose_split(data, split=split, seed=seed)
         if data.y.dim() == 2:
             data.y = data.y.nan_to_num(0.0)  # nodes without labels, which are in no mask by now
     elif encoding is None:
@@ -120,57 +124,3 @@ def _check_names(arrays: Arrays, data: Data) -> Names:
     if classes is not None and (classes.ndim != 1 or len(classes) < needed):
         refuse(f"'class_names' to name {needed} classes", f"shape {classes.shape}", "give every class in y a name")
     return Names(None if ids is None else ids.tolist(), None if classes is None else classes.tolist())
-
-
-# ---- the split
-
-
-def _choose_split(data: Data, *, split: int, seed: int) -> Data:
-    """Turn several-column masks or OGB's split_idx into one mask each; draw the masks where there is no split."""
-    n = len(data.x) if isinstance(data.get("x"), Tensor) and data.x.dim() else 0
-    indices = data.get("split_idx")
-    if indices is not None:
-        del data.split_idx
-        if any(name in data for name in MASKS):
-            refuse("one split", "'split_idx' and masks", "delete one of them")
-        data.update(_masks_from_indices(indices, n))
-    several = [name for name in MASKS if isinstance(data.get(name), Tensor) and data[name].dim() == 2]
-    count = min((data[name].size(1) for name in several), default=1)
-    if not 0 <= split < count:
-        refuse(f"'split' to be from 0 to {count - 1}", str(split), "this graph has no other split")
-    for name in several:
-        data[name] = data[name][:, split].contiguous()
-    if not any(name in data for name in MASKS):
-        data.update(_draw_masks(data.get("y"), n, seed=seed))
-    return data
-
-
-def _masks_from_indices(indices: Any, n: int) -> dict[str, Tensor]:
-    """Turn {"train": ids, "valid": ids, "test": ids} into masks."""
-    masks = {}
-    for name, keys in zip(MASKS, (("train",), ("valid", "val"), ("test",)), strict=True):
-        found = [key for key in keys if key in indices]
-        if not found:
-            refuse(f"'split_idx' to have the key '{keys[0]}'", f"{sorted(indices)}", "add it, empty if need be")
-        ids = torch.as_tensor(indices[found[0]]).long().view(-1)
-        if ids.numel() and (ids.min() < 0 or ids.max() >= n):
-            refuse(f"'split_idx' to hold node ids from 0 to {n - 1}", str(int(ids.max())), "renumber them")
-        masks[name] = _mask(ids, n)
-    return masks
-
-
-def _mask(ids: Tensor, n: int) -> Tensor:
-    """Return (n,) bool, True at the ids."""
-    return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill_(0, ids, value=True)
-
-
-def _draw_masks(y: Any, n: int, *, seed: int) -> dict[str, Tensor]:
-    """Draw 60/20/20 % of the labelled nodes."""
-    labeled = np.arange(n)
-    if isinstance(y, Tensor) and y.dim() and len(y) == n:
-        flat = y.reshape(n, -1)
-        known = ~flat.isnan().any(1) if y.is_floating_point() else (flat >= 0).any(1)
-        labeled = known.nonzero().view(-1).cpu().numpy()
-    order = np.random.default_rng(seed).permutation(labeled)
-    pieces = np.split(order, [-(-6 * len(order) // 10), -(-8 * len(order) // 10)])
-    return {name: _mask(torch.from_numpy(ids), n) for name, ids in zip(MASKS, pieces, strict=True)}

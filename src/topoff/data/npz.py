@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from topoff.data.check import refuse
 from topoff.data.layout import CSR, LAYOUT, MASKS, NAMES
+from topoff.data.refusal import refuse
 from topoff.machine.cache import Arrays, cached, content_hash
 
 BENCHMARK = {  # the layout of the heterophilous benchmark -> ours; its masks are (splits, nodes)

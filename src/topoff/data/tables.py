@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from topoff.data.check import refuse
 from topoff.data.columns import STRING, Column, Ints, Table, as_ids, finite_numbers, places_in, read_table, refuse_first
 from topoff.data.features import encode_columns, fit_columns
 from topoff.data.labels import is_reserved, read_labels, read_split
+from topoff.data.refusal import refuse
 from topoff.machine.cache import Arrays
 
 IDS = ("id", "node", "node_id")

@@ -142,7 +142,7 @@ class Learner(ABC):
         progress: Progress | None = None,
     ) -> None:
         plain(model)  # refuses what is no module
-        self.model, self.data = model, check(data).cpu()
+        self.model, self.data = model, check(data, labels=False).cpu()
         self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
         self._run = caller(model, call)
 

@@ -9,6 +9,7 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ def fingerprint(model: nn.Module) -> str:
     ": torch.nn.modules.linear.Linear {'in_features': 2, 'out_features': 3}"
     """
     modules = list(model.named_modules(remove_duplicate=False))
-    lines = [f"{name}: {_name(type(module))} {_described(_settings(module))}" for name, module in modules]
+    lines = [f"{name}: {_name(type(module))} {described(_settings(module))}" for name, module in modules]
     own = {kind for _, module in modules for kind in type(module).__mro__ if _is_own(kind)}
     return "\n".join([*lines, *sorted(_source(kind) for kind in own)])
 
@@ -49,24 +50,26 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     return loose | {name: value for name, value in vars(module).items() if name not in COMMON}
 
 
-def _described(value: Any, *, depth: int = DEPTH) -> str:
-    """Describe a setting by its content; an object of a library, or one that lies deep, by its class alone."""
+def described(value: Any, *, depth: int = DEPTH) -> str:
+    """Describe a value by its content; an object of a library, or one that lies deep, by its class alone."""
     if value is None or isinstance(value, int | float | str):
         return repr(value)
     if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_complex():
         return content_hash(str(value.dtype), value.detach().cpu().double().numpy())
+    if isinstance(value, np.ndarray):
+        return described(value.tolist()) if value.dtype.hasobject else content_hash(value)
     if isinstance(value, type | types.BuiltinFunctionType):
         return _name(value)
     kind = _name(type(value))
     if depth == 0:
         return kind
     if isinstance(value, dict):
-        items = [f"{key!r}: {_described(item, depth=depth - 1)}" for key, item in value.items()]
+        items = [f"{key!r}: {described(item, depth=depth - 1)}" for key, item in value.items()]
         return "{" + ", ".join(sorted(items)) + "}"
     if isinstance(value, list | tuple | set | frozenset):
-        rows = [_described(item, depth=depth - 1) for item in value]
+        rows = [described(item, depth=depth - 1) for item in value]
         return f"[{', '.join(rows if isinstance(value, list | tuple) else sorted(rows))}]"
-    return f"{kind} {_described(_parts(value), depth=depth - 1)}"
+    return f"{kind} {described(_parts(value), depth=depth - 1)}"
 
 
 def _parts(value: Any) -> dict[str, Any]:
@@ -100,10 +103,10 @@ def _source(kind: type) -> str:
         text = ""
     functions = {name: getattr(value, "__func__", value) for name, value in vars(kind).items()}
     own = {name: value for name, value in functions.items() if isinstance(value, types.FunctionType)}
-    return f"{_name(kind)} {_described(own)}\n{text}"
+    return f"{_name(kind)} {described(own)}\n{text}"
 
 
 def _code(code: types.CodeType) -> str:
     """Describe compiled code, without the place that it comes from."""
-    constants = [_code(item) if isinstance(item, types.CodeType) else _described(item) for item in code.co_consts]
+    constants = [_code(item) if isinstance(item, types.CodeType) else described(item) for item in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {constants}"

@@ -184,10 +184,10 @@ class Neighbors:
         n_id, data = torch.from_numpy(nodes), self.graph.data
         shown = min(STAND_INS, data.edge_index.size(1))  # the edges themselves are in the blocks
         batch = Data(edge_index=torch.zeros((2, shown), dtype=torch.int64))
+        self.graph.fill(batch, n_id, torch.arange(shown))
         for key in self.graph.node_level:
-            batch[key] = data[key][n_id[:size] if key == "y" or key.endswith("_mask") else n_id]
-        for key in self.graph.edge_level:
-            batch[key] = data[key][:shown]
+            if key == "y" or key.endswith("_mask"):
+                batch[key] = batch[key][:size]
         batch.n_id, batch.batch_size, batch.num_nodes = n_id, size, len(nodes)
         batch.blocks = Blocks(steps)
         return batch

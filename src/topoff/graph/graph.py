@@ -16,6 +16,7 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -38,20 +39,66 @@ class Neighborhood(Movable):
 
     halo: Tensor  # (c,) global ids of C
     edge_index: Tensor  # (2, e) local ids: batch 0..b-1, halo b..b+c-1, others from b+c; sorted by target
+    edge_ids: Tensor  # (e,) their positions in the graph's edge_index
     values: dict[str, Any]  # edge-level attributes, (e, ...)
     features: dict[str, Any]  # rows of the graph's node-level attributes, (c + others, ...): the halo's own, then zeros
     others: int = 0  # rows for nodes beyond the halo
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Name the attributes of a graph by what they describe: nodes, edges, or the graph as a whole."""
+
+    node: tuple[str, ...]  # tensors, arrays and lists with one entry per node: a batch has those of its nodes
+    edge: tuple[str, ...]  # with one entry per edge
+    whole: tuple[str, ...]  # all else: a batch has it as it is
+
+
+def levels_of(data: Data) -> Levels:
+    """Tell the attributes of a graph apart by the number of their entries.
+
+    In a graph with as many nodes as edges, those with "edge" in their name are of edges, as PyG has it.
+    """
+    n, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+    node: list[str] = []
+    edge: list[str] = []
+    whole: list[str] = []
+    for key, value in data.to_dict().items():
+        if key in ("edge_index", "num_nodes"):
+            continue
+        entries = _count(value)
+        if entries == n and (n != edges or "edge" not in key):
+            node.append(key)
+        else:
+            (edge if entries == edges else whole).append(key)
+    return Levels(tuple(node), tuple(edge), tuple(whole))
+
+
+def _count(value: Any) -> int | None:
+    """Return how many entries an attribute has; none where it is no list of them."""
+    if isinstance(value, list | tuple):
+        return len(value)
+    shape = getattr(value, "shape", None) if isinstance(value, Tensor | np.ndarray) else None
+    return int(shape[0]) if shape else None
+
+
+def _entries(value: Any, ids: Tensor) -> Any:
+    """Return some entries of a tensor, an array or a list."""
+    if isinstance(value, list | tuple):
+        return [value[i] for i in ids.tolist()]
+    return value[ids.numpy() if isinstance(value, np.ndarray) else ids]
 
 
 class Graph:
     """Prepare a validated `Data` for batching; nothing is built before it is needed."""
 
     def __init__(self, data: Data) -> None:
-        """Note which attributes belong to nodes and which to edges."""
+        """Note which attributes are of nodes, of edges and of the whole; a batch knows it from its graph."""
         self.data = data
         self.num_nodes = int(data.num_nodes or 0)
-        self.node_level = [key for key in data.keys() if data.is_node_attr(key)]  # noqa: SIM118
-        self.edge_level = [key for key in data.keys() if data.is_edge_attr(key) and key != "edge_index"]  # noqa: SIM118
+        self.levels: Levels = vars(data).get("_levels") or levels_of(data)
+        self.node_level = [key for key in self.levels.node if isinstance(data.get(key), Tensor)]
+        self.edge_level = [key for key in self.levels.edge if isinstance(data.get(key), Tensor)]
         self._aggregations: dict[Operator, Aggregation] = {}
         self._constants: dict[Chain, Tensor] = {}
         self._features: Tensor | None = None
@@ -90,17 +137,26 @@ class Graph:
         return order[torch.arange(skip.numel()) + skip].sort().values
 
     def induced(self, nodes: Tensor) -> Data:
-        """Return the batch as a PyG `Data`: its rows of every node-level attribute and the edges inside it."""
+        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them."""
         edge_ids = self.edges_into(nodes)
         source, target = self._numbered(nodes)[self.data.edge_index[:, edge_ids]]
         inside = source >= 0
         batch = Data(edge_index=torch.stack([source[inside], target[inside]]))
-        for key in self.node_level:
-            batch[key] = self.data[key][nodes]
-        for key in self.edge_level:
-            batch[key] = self.data[key][edge_ids[inside]]
+        self.fill(batch, nodes, edge_ids[inside])
         batch.n_id = nodes
         batch.batch_size = batch.num_nodes = nodes.numel()
+        return batch
+
+    def fill(self, batch: Data, nodes: Tensor, edge_ids: Tensor) -> Data:
+        """Put into a batch its entries of what the graph has per node and per edge, and all else as it is."""
+        for keys, kept in ((self.levels.node, nodes), (self.levels.edge, edge_ids)):
+            for key in keys:
+                if key in self.data:
+                    batch[key] = _entries(self.data[key], kept)
+        for key in self.levels.whole:
+            if key in self.data:
+                batch[key] = self.data[key]
+        vars(batch)["_levels"] = self.levels  # a batch of four nodes does not know that four is no number of nodes
         return batch
 
     def neighborhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighborhood:
@@ -120,20 +176,20 @@ class Graph:
             others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
         edges = local[edges]
         order = edges[1].argsort(stable=True)  # some aggregations want them sorted
-        values = {key: self.data[key][edge_ids[order]] for key in self.edge_level}
+        edge_ids = edge_ids[order]
+        values = {key: self.data[key][edge_ids] for key in self.edge_level}
         features = {key: _with_zeros(self.data[key][halo], others) for key in self.node_level}
-        return Neighborhood(halo, edges[:, order], values, features, others)
+        return Neighborhood(halo, edges[:, order], edge_ids, values, features, others)
 
     def widened(self, batch: Data, near: Neighborhood) -> Data:
         """Return a batch with the rows of its neighbourhood after its own, and with all edges there."""
         wide = copy.copy(batch)
         wide.edge_index = near.edge_index
-        for key, values in near.values.items():
-            wide[key] = values
-        for key, rows in near.features.items():
-            wide[key] = torch.cat([batch[key], rows])
         wide.n_id = torch.cat([batch.n_id, near.halo, near.halo.new_zeros(near.others)])
         wide.num_nodes = wide.n_id.numel()
+        self.fill(wide, wide.n_id, near.edge_ids)
+        for key, rows in near.features.items():  # zeros beyond the halo
+            wide[key] = torch.cat([batch[key], rows])
         return wide
 
     def _touching(self, nodes: Tensor) -> Tensor:

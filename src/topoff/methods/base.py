@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 from topoff.batching.node_sets import count_batches
 from topoff.batching.pagerank import senders
 from topoff.batching.position import Position
+from topoff.data.check import check
 from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact
 from topoff.forward.intercept import Handler
@@ -32,10 +33,7 @@ AT_LEAST = 1000  # nodes that exact inference takes at a time: every piece costs
 def rows_of(graph: Graph, nodes: Tensor, edge_index: Tensor, edge_ids: Tensor) -> Data:
     """Return a batch of some nodes, all of them targets, and of edges between them with their ids in the graph."""
     batch = Data(edge_index=edge_index, n_id=nodes, batch_size=len(nodes), num_nodes=len(nodes))
-    for keys, kept in ((graph.node_level, nodes), (graph.edge_level, edge_ids)):
-        for key in keys:
-            batch[key] = graph.data[key][kept]
-    return batch
+    return graph.fill(batch, nodes, edge_ids)
 
 
 def check_linear(plan: Plan, *, method: str, instead: str) -> None:
@@ -95,7 +93,7 @@ class MiniBatches(Learner):
         progress: Progress | None = None,
     ) -> None:
         count_batches(ratio)  # refuses one that is out of range
-        super().__init__(model, data, fast_dropout=fast_dropout, progress=progress)
+        super().__init__(model, check(data), fast_dropout=fast_dropout, progress=progress)
         self.ratio, self.seed, self.position = ratio, seed, Position()
         self._split: tuple[int, list[Ints]] = (-1, [])  # an epoch and the training nodes of its batches
 

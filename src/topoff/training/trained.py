@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -116,10 +115,6 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
         return predict(model, data, **batches, seed=config.seed).cpu()
     if config.method != "top":
         raise ValueError(f"Expected a run of method top for compensated outputs (got {config.method}); leave it out.")
-    if data.get("train_mask") is None or data.get("y") is None:  # `TOP` asks for them: all nodes in one class
-        nobody = torch.zeros(int(data.num_nodes or 0), dtype=torch.bool)
-        labels = {"y": nobody.long(), "train_mask": ~nobody, "val_mask": nobody, "test_mask": nobody}
-        data = Data.from_dict(data.to_dict() | labels)
     settings = {name: getattr(config, name) for name in ("parts", "rank", "estimator", "seed")}
     return TOP(model, data, **batches, **settings, inits=1, refresh="every=1").outputs()
 

@@ -24,6 +24,7 @@ from topoff import TOP, NodeSets, predict
 from topoff.compensation.fidelity import gradient_memory
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
+from topoff.methods.cluster import Cluster
 
 
 def small(**options: object) -> Data:
@@ -1042,3 +1043,114 @@ def test_an_interrupted_preparation_can_be_begun_again(monkeypatch: pytest.Monke
             top.prepare()
     assert len(list(top)) == len(top)
     assert top.fidelity().output > 0.5
+
+
+# graphs as users have them: without labels, and with more than features and edges
+
+
+def bare(**more: object) -> Data:
+    """Return a graph without labels and masks, and with whatever else."""
+    data = small()
+    return Data(x=data.x, edge_index=data.edge_index, **more)
+
+
+@pytest.mark.parametrize("batches", ["random", "metis", "saint-walk", "shadow", "ibmb"])
+@pytest.mark.parametrize("kind", [gcn, lambda: gnn.GAT(5, 8, num_layers=2, out_channels=4)], ids=["linear", "general"])
+def test_self_supervised_training_needs_neither_labels_nor_masks(kind: Callable[[], nn.Module], batches: str) -> None:
+    model = kind()
+    top = top_of(model, bare(), batches=batches)
+    optimizer, seen = torch.optim.Adam(model.parameters()), []
+    for batch in [*top, *top]:
+        assert not {"y", "train_mask"} & set(batch.keys())
+        seen.append(batch.n_id)
+        loss = top(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if batches in ("random", "metis"):
+        assert sorted(torch.cat(seen).tolist()) == sorted([*range(60), *range(60)])
+    assert torch.allclose(top.predict(), model.eval()(top.data.x, top.data.edge_index), atol=1e-4)
+    assert top.fidelity().output > 0
+    assert len(top.report()) == len(top)
+
+
+def test_scores_and_gradients_of_a_graph_without_labels_are_refused_before_anything_is_prepared() -> None:
+    top = top_of(data=bare())
+    for ask, purpose in ((top.evaluate, r"evaluate\(\)"), (lambda: top.fidelity(gradients=True), "gradients=True")):
+        with pytest.raises(ValueError, match=rf"labels and masks for .*{purpose}.* \(got a graph without labels, 'y'"):
+            ask()
+    with pytest.raises(ValueError, match=r"'data.train_mask' .* for train_only=True \(got none\)"):
+        top_of(data=bare(), train_only=True).prepare()
+    with pytest.raises(ValueError, match="got a graph without masks"):
+        top_of(data=bare(y=torch.zeros(60, dtype=torch.long))).evaluate()
+    with pytest.raises(ValueError, match=r"'y' to be a dense torch.Tensor \(got nothing\)"):
+        Cluster(gcn(), bare())  # methods of the command line learn from labels
+
+
+def test_scores_are_of_the_masks_that_there_are() -> None:
+    data = small()
+    del data.val_mask
+    assert list(top_of(data=data).evaluate()) == ["train", "test"]
+
+
+class OfEverything(nn.Module):
+    """Read all that a graph carries, per node, per edge and as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.kinds, self.table = gnn.GCNConv(5, 4), nn.Embedding(3, 4), nn.Embedding(60, 4)
+        self.last = gnn.GCNConv(4, 4)
+
+    def forward(self, data: Data) -> Tensor:
+        assert len(data.texts) == len(data.years) == data.num_nodes
+        assert len(data.edge_texts) == data.num_edges
+        lengths = torch.tensor([[float(len(text))] for text in data.texts])
+        years = torch.from_numpy(data.years).float().view(-1, 1)
+        h = self.conv(data.x, data.edge_index) + self.kinds(data.kind) + self.table(data.number)
+        h = h * data.u * data.settings["scale"] + lengths + years
+        return self.last(h.tanh(), data.edge_index)
+
+
+def test_a_model_of_the_batch_finds_all_that_the_graph_carries() -> None:
+    data, edges = bare(), small().num_edges
+    data.texts, data.years, data.edge_texts = ["a" * (i % 5) for i in range(60)], torch.rand(60).numpy(), ["e"] * edges
+    data.kind, data.number, data.u, data.settings = (
+        torch.arange(60) % 3,
+        torch.arange(60),
+        torch.rand(1, 4),
+        {"scale": 2},
+    )
+    model = OfEverything()
+    top = top_of(model, data, rank=15)
+    for batch in top:
+        top(batch).sum().backward()
+    assert torch.allclose(top.predict(), model.eval()(data), atol=1e-5)
+    assert torch.allclose(predict(model, data, batches="random"), model(data), atol=1e-5)
+    assert top.fidelity().output > 0.5
+    whole = Graph(top.data).induced(torch.arange(60))
+    assert whole.u is top.data.u
+
+
+def test_a_conv_reads_integers_of_its_halo() -> None:
+    data = bare()
+    data.node_type, data.edge_type = torch.arange(60) % 3, torch.arange(data.num_edges) % 2
+    around = Graph(data).neighborhood(torch.arange(10))
+    assert around.features["node_type"].equal(data.node_type[around.halo])
+
+
+def test_another_attribute_that_a_model_reads_is_estimated_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shifted(GCN):
+        def forward(self, data: Data) -> Tensor:
+            return super().forward(data.x + data.pe * data.u, data.edge_index)
+
+    def made(**more: object) -> TOP:
+        data = small()
+        data.pe, data.u = torch.ones(60, 5), 1.0
+        for name, value in more.items():
+            data[name] = value
+        return top_of(seeded(lambda: Shifted(5, 16, num_layers=3, out_channels=4)), data, cache=True)
+
+    made().prepare()
+    assert embeddings_of(made(), monkeypatch) == 0
+    assert embeddings_of(made(pe=2 * torch.ones(60, 5)), monkeypatch) > 0
+    assert embeddings_of(made(u=2.0), monkeypatch) > 0

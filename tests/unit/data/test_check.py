@@ -13,6 +13,7 @@ from graph_files import N, crooked, mask, same
 from graphs import communities
 from topoff.data import check as check_room
 from topoff.data.check import check, check_graph, row_normalized
+from topoff.data.layout import MASKS
 from topoff.data.load import load
 
 
@@ -152,3 +153,36 @@ def test_a_graph_is_checked_once_unless_it_changes(monkeypatch: pytest.MonkeyPat
     again.x = again.x[:-1]
     with pytest.raises(ValueError, match="Expected"):
         check(again)
+
+
+def test_features_of_three_dimensions_pass() -> None:
+    x = torch.rand(N, 3, 2)
+    assert check(crooked(x=x)).x is x
+    x[4, 1, 1] = torch.nan
+    with pytest.raises(ValueError, match="NaN or inf in 1 rows, first 4"):
+        check(crooked(x=x))
+
+
+@pytest.mark.parametrize("missing", [("y",), MASKS, ("y", *MASKS), ("val_mask",), ("val_mask", "test_mask", "y")])
+def test_labels_and_masks_may_be_missing(missing: tuple[str, ...]) -> None:
+    checked = check(crooked(**dict.fromkeys(missing)), labels=False)
+    assert set(crooked().keys()) - set(checked.keys()) == set(missing)
+    with pytest.raises(ValueError, match="Expected"):
+        check(checked)  # noted as checked, but not for labels
+
+
+def test_labels_and_masks_that_are_given_are_checked() -> None:
+    for changes, sentence in BAD.values():
+        if not ({"y", "val_mask"} & {name for name, value in changes.items() if value is None}):
+            with pytest.raises(ValueError, match=sentence):
+                check(crooked(**changes), labels=False)
+    with pytest.raises(ValueError, match="'train_mask' to be given"):
+        check(crooked(train_mask=None), labels=False)
+
+
+def test_a_graph_without_labels_is_loaded_where_none_are_asked_for() -> None:
+    bare = crooked(**dict.fromkeys(("y", *MASKS)))
+    assert not {"y", *MASKS} & set(load(bare, labels=False).keys())
+    assert load(crooked(**dict.fromkeys(MASKS)), labels=False).train_mask.any()  # with labels a split is drawn
+    with pytest.raises(ValueError, match=r"'y' to be a dense torch.Tensor \(got nothing\); .*labels=False"):
+        load(bare)

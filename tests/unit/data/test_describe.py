@@ -279,3 +279,10 @@ def test_what_is_no_valid_graph_is_refused() -> None:
     data.x[3, 1] = float("nan")
     with pytest.raises(ValueError, match="Expected 'x' to be finite"):
         describe(data)
+
+
+def test_features_of_more_dimensions_are_columns() -> None:
+    data = communities()
+    flat = describe(data).features
+    data.x = data.x.view(60, 5, 1)
+    assert describe(data).features == flat

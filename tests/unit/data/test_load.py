@@ -72,6 +72,13 @@ def test_split_idx_malformed() -> None:
         load(crooked(split_idx=ids))
 
 
+def test_an_npz_has_features_of_two_dimensions(tmp_path: Path) -> None:
+    path = tmp_path / "graph.npz"
+    np.savez(path, x=np.ones((3, 2, 2), dtype=np.float32), edge_index=np.array([[0, 1], [1, 2]]), y=np.arange(3))
+    with pytest.raises(ValueError, match=r"graph.npz to have shape \(nodes, features\) \(got \(3, 2, 2\)\); flatten"):
+        load(path)
+
+
 def test_an_npz_without_labels_is_enough_for_prediction(tmp_path: Path) -> None:
     path = tmp_path / "graph.npz"
     np.savez(path, x=np.eye(3, dtype=np.float32), edge_index=np.array([[0, 1], [1, 2]]), node_ids=["a", "b", "c"])
@@ -166,7 +173,7 @@ def test_pyg_carries_names_untouched(tmp_path: Path, pairs: str) -> None:
     assert copy.deepcopy(data).names == pickle.loads(pickle.dumps(data)).names == names
     assert data.subgraph(torch.tensor([0, 1])).names is names
     batch = Graph(data).induced(torch.tensor([0, 2]))
-    assert "names" not in batch
+    assert batch.names is names
     assert batch.y.tolist() == [1, 1]
 
 

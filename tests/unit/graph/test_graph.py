@@ -1,5 +1,8 @@
 """The prepared graph: batches cut out with all that belongs to them, and the edges that reach them."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -51,10 +54,54 @@ def test_induced_keeps_every_attribute_with_n_id_and_batch_size() -> None:
     batch.validate()
 
 
-def test_induced_leaves_out_attributes_of_the_whole_graph() -> None:
+def carrying() -> tuple[Data, dict[str, Any]]:
+    """Return a graph that carries all kinds of things, and what a batch of nodes 7, 3, 12 must make of them."""
+    data, kept = corners(), [7, 3, 12]
+    inside = Graph(data).induced(torch.tensor(kept))
+    ids = [i for i, (u, v) in enumerate(data.edge_index.t().tolist()) if {u, v} <= set(kept)]
+    assert len(ids) == inside.num_edges > 0
+    whole = {
+        "u": torch.rand(1, 3),
+        "number": 3.5,
+        "name": "a graph of 14n",  # as many letters as nodes
+        "settings": {"a": [1, 2]},
+        "classes": ["few", "names"],
+        "scalar": torch.tensor(2),
+        "table": np.eye(3),
+    }
+    for key, value in whole.items():
+        data[key] = value
+    entries = {"texts": [f"text {i}" for i in range(14)], "years": np.arange(14) + 1990}
+    data.texts, data.years, data.kind = entries["texts"], entries["years"], torch.arange(14) % 3
+    data.edge_names, data.edge_years = [f"edge {i}" for i in range(32)], np.arange(32)
+    wanted = whole | {"texts": [f"text {i}" for i in kept], "years": np.array(kept) + 1990}
+    return data, wanted | {"edge_names": [f"edge {i}" for i in ids], "edge_years": np.array(ids)}
+
+
+def alike(first: Any, second: Any) -> bool:
+    return type(first) is type(second) and bool(np.all(np.asarray(first == second)))
+
+
+def test_induced_carries_lists_and_arrays_by_entry_and_all_else_unchanged() -> None:
+    data, wanted = carrying()
+    batch = Graph(data).induced(torch.tensor([7, 3, 12]))
+    assert {key: alike(batch[key], value) for key, value in wanted.items()} == dict.fromkeys(wanted, True)
+    assert all(batch[key] is data[key] for key in ("u", "settings", "table"))
+    assert batch.kind.equal(data.kind[batch.n_id])
+
+
+def test_a_part_of_a_part_knows_what_belongs_to_the_whole() -> None:
     data = corners()
-    data.name = "corners"
-    assert "name" not in Graph(data).induced(torch.arange(3))
+    data.u, data.classes, data.edge_kind = torch.rand(3, 2), ["a", "b", "c"], torch.arange(32)
+    piece = Graph(data).induced(torch.tensor([7, 3, 12]))  # as many nodes as u has rows
+    part = Graph(piece).induced(torch.tensor([0]))
+    assert part.u is data.u
+    assert part.classes is data.classes
+    assert part.x.equal(data.x[7:8])
+    assert Graph(piece).edge_level == Graph(data).edge_level
+    assert part.edge_kind.shape == (part.num_edges,)
+    del piece.u
+    assert "u" not in Graph(piece).induced(torch.tensor([0]))
 
 
 def test_induced_by_no_nodes_is_empty() -> None:
@@ -96,7 +143,16 @@ def test_neighborhood_carries_edge_values_and_the_features_of_the_halo() -> None
     assert torch.equal(around.values["edge_attr"], data.edge_attr[around.edge_ids])
     assert torch.equal(around.values["edge_weight"], data.edge_weight[around.edge_ids])
     assert torch.equal(around.features["x"], data.x[around.halo])
-    assert set(around.features) == {"x"}
+    assert torch.equal(around.features["y"], data.y[around.halo])
+    assert set(around.features) == {"x", "y", "train_mask", "val_mask", "test_mask"}
+
+
+def test_neighborhood_has_the_halos_rows_of_all_node_tensors_and_leaves_lists_out() -> None:
+    data, _ = carrying()
+    around = Graph(data).neighborhood(torch.tensor([0, 1, 2, 3]))
+    assert around.features["kind"].equal(data.kind[around.halo])
+    assert {"texts", "years", "u", "edge_names"}.isdisjoint(around.features)
+    assert set(around.values) == {"edge_attr", "edge_weight"}
 
 
 @pytest.mark.parametrize("nodes", [torch.tensor([8]), torch.tensor([9, 10, 11]), torch.arange(14), NONE])

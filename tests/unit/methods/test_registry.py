@@ -285,3 +285,22 @@ def test_a_batch_that_is_printed_names_what_it_carries(name: str) -> None:
     page = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
     carried = set(batch.keys()) - set(graph().keys()) - {"n_id", "batch_size", "num_nodes"}
     assert all(f"| `{attribute}` |" in page for attribute in carried), carried
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_batches_carry_all_that_the_graph_carries(name: str) -> None:
+    data = graph()
+    data.u, data.texts, data.kind, data.title = (
+        torch.rand(1, 3),
+        [f"text {i}" for i in range(60)],
+        torch.arange(60),
+        "t",
+    )
+    method = METHODS[name](model_for(name), data, **settings_of(name))
+    method.prepare()
+    for batch in method.batches():
+        assert batch.texts == [f"text {i}" for i in batch.n_id.tolist()]
+        assert batch.kind.equal(batch.n_id)
+        assert batch.u.equal(data.u)
+        assert batch.title == "t"
+        assert method.forward(batch).shape == (batch.batch_size, 4)
