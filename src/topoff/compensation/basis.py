@@ -16,6 +16,7 @@ from topoff.compensation.certificate import Residual
 from topoff.compensation.embeddings import embed, random_network, unreset_parameter
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
+from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, plain
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
@@ -171,12 +172,13 @@ class Basis:
 
     def _fingerprint(self, networks: Sequence[nn.Module]) -> str:
         """Hash all that a compensation depends on: graph, batches, networks (code and weights), estimator, versions."""
-        graph = self.loader.graph
-        tensors = [graph.data.x, graph.data.edge_index, *(graph.data[key] for key in graph.edge_level)]
+        data = self.loader.graph.data
+        tensors = [value for value in data.to_dict().values() if isinstance(value, Tensor)]  # any may be an argument
         tensors += self.loader.sets.of(0)
         tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
-        words = [fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
+        called = call_text(plain(self.model), data)
+        words = [fingerprint(plain(self.model)), called, repr(settings), *map(version, VERSIONED)]
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
 
 
