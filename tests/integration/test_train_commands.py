@@ -194,6 +194,7 @@ def test_progress_without_a_terminal_is_plain_lines(contract: Trained) -> None:
     lines = contract.done.err.splitlines()
     assert "\x1b" not in contract.done.err
     assert "partitioning ..." in lines
+    assert "calling model(x=data.x, edge_index=data.edge_index)" in lines
     epochs = [
         line for line in lines if re.fullmatch(r"epoch \d+/10: loss .*, validation .* %, fidelity .* %, .*", line)
     ]

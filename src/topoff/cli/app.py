@@ -69,8 +69,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        tell = cache(lambda text: 0 if "--quiet" in arguments else _say(text, 0))
-        with warnings.catch_warnings(), hearing(tell):
+        with warnings.catch_warnings(), hearing(lambda _: None):  # a verb that wants notices listens itself
             warn = cache(_warn)  # once, wherever it is
             warnings.showwarning = lambda message, *_, **__: warn(str(message))
             app(args=arguments, prog_name="topoff")

@@ -264,7 +264,9 @@ def test_an_attribute_that_may_be_meant_is_asked_for(
 
 @pytest.mark.parametrize("model", [WithOptionalLabels(), WithOptionalMask()], ids=["y", "mask"])
 def test_labels_and_masks_are_handed_to_no_model_unasked(model: Recorder) -> None:
-    with pytest.raises(ValueError, match="told whether WithOptional.* labels and masks are handed to no model unasked"):
+    with pytest.raises(
+        ValueError, match=r"told whether WithOptional.* labels and masks are handed to no model unasked"
+    ):
         settle(model, graph())
     data = graph()
     del data.y, data.train_mask
