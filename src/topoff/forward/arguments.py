@@ -27,7 +27,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch_geometric.nn as gnn
@@ -238,8 +238,8 @@ def _ask(module: nn.Module, option: Parameter, data: Data, *, taken: set[str]) -
 
 def _could_mean(module: nn.Module, option: str, data: Data, key: str) -> bool:
     """Say whether an attribute that nobody takes could be meant by an option: of its level, or with a word of it."""
-    value: Any = data[key]
-    at_edges, at_nodes = data.is_edge_attr(key), data.is_node_attr(key)
+    value: Tensor = data[key]
+    at_edges, at_nodes = bool(data.is_edge_attr(key)), bool(data.is_node_attr(key))
     if not (at_edges or at_nodes) or value.dtype == torch.bool or OWN.fullmatch(key) or LABELS.fullmatch(key):
         return False
     if option == "edge_weight":
