@@ -194,6 +194,7 @@ def test_progress_without_a_terminal_is_plain_lines(contract: Trained) -> None:
     lines = contract.done.err.splitlines()
     assert "\x1b" not in contract.done.err
     assert "partitioning ..." in lines
+    assert not any("calling" in line for line in lines)  # nor choices: --json
     epochs = [
         line for line in lines if re.fullmatch(r"epoch \d+/10: loss .*, validation .* %, fidelity .* %, .*", line)
     ]
@@ -351,6 +352,7 @@ def test_a_run_without_out_gets_a_name_and_a_table(command: Command, place: Path
     assert "exact test accuracy" in done.out
     assert "chosen: eval_every = 1 (cheap up to 20,000 nodes)" in done.err
     assert "chosen: rank" not in done.err
+    assert done.err.splitlines().count("calling model(x=data.x, edge_index=data.edge_index)") == 1
 
 
 @pytest.mark.usefixtures("empty_page")

@@ -16,6 +16,7 @@ from topoff import __version__
 from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
 from topoff.cli.flags import with_settings
 from topoff.machine.memory import keep_freed_memory
+from topoff.machine.notices import hearing
 
 MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
 NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have no exception of their own
@@ -68,7 +69,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), hearing(lambda _: None):  # a verb that wants notices listens itself
             warn = cache(_warn)  # once, wherever it is
             warnings.showwarning = lambda message, *_, **__: warn(str(message))
             app(args=arguments, prog_name="topoff")

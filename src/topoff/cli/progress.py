@@ -14,6 +14,7 @@ import typer
 from topoff.cli.format import duration, percent
 from topoff.cli.summaries import console, print_choices, print_lines, working
 from topoff.machine.memory import peak_memory, readable
+from topoff.machine.notices import hearing
 from topoff.training.build import Setup
 from topoff.training.loop import Listener, Training
 from topoff.training.records import Epoch
@@ -41,7 +42,7 @@ class Display(Listener):
     Args:
         epochs: how many there are.
         quiet: show nothing.
-        choices: print what was chosen and the notes about tables.
+        choices: print what was chosen, the notes about tables and how the model is called.
         others: listeners that hear of the training and of its epochs, too.
     """
 
@@ -65,6 +66,7 @@ class Display(Listener):
         self.metric = setup.task.metric
         if self._choices:
             print_choices(setup.choices, notes=getattr(setup.data.get("names"), "notes", ()))
+            self._shown.enter_context(hearing(lambda text: print_lines([text], to=self._bar.console)))
         self._shown.enter_context(self._bar)
 
     def trains(self, training: Training) -> None:

@@ -16,6 +16,7 @@ from topoff.compensation.certificate import Residual
 from topoff.compensation.embeddings import embed, random_network, unreset_parameter
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
+from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, plain
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
@@ -191,7 +192,8 @@ class Basis:
         tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
         graph = described(self.loader.graph.data.to_dict())  # all of it: a model may read any attribute
-        words = [graph, fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
+        called = call_text(plain(self.model), self.loader.graph.data)
+        words = [graph, called, fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
 
 

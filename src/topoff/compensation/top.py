@@ -143,6 +143,7 @@ class TOP(Learner):
         if self._loader is not None:
             return self._loader
         self.graph = Graph(self.data)
+        self._announce()
         plan = make_plan(self.model, self.graph, call=self.call)
         self.plan: Plan = plan if self.compensator.rank else plan.in_batch_only()
         self._tell("partitioning", 0, 1)

@@ -23,6 +23,7 @@ from typing import Any
 from topoff.experiments.gradients import measure_gradient
 from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
 from topoff.machine.memory import keep_freed_memory
+from topoff.machine.notices import hearing
 from topoff.training.build import Setup
 from topoff.training.loop import Training
 from topoff.training.records import Epoch
@@ -147,7 +148,7 @@ def _work(job: Job, sender: Connection, cache: str) -> None:
     os.chdir(job.place)
     last: tuple[Any, ...] = ("done",)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), hearing(lambda _: None):
             warnings.showwarning = lambda message, *_, **__: sender.send(("warned", str(message)))
             train_job(job, watcher=teller)
     except BrokenPipeError:

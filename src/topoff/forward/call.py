@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,20 +13,20 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.data.check import check
+from topoff.forward.arguments import Arguments, fill, settle, signature_of
+from topoff.machine.notices import notify
 from topoff.models.dropout import fast_dropout
 
 Call = Callable[[nn.Module, Data], Any]
 LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
 
-FILLED = ("x", "edge_index", "edge_weight", "edge_attr")  # filled by name even where the model has a default
 
+def caller(model: nn.Module, call: Call | None = None, *, arguments: Arguments | None = None) -> Call:
+    """Return a function that calls the model (or a copy of it) on a batch, its arguments filled by name.
 
-def caller(model: nn.Module, call: Call | None = None) -> Callable[[nn.Module, Data], Any]:
-    """Return a function that calls the model (or a copy of it) on a batch.
-
-    `x, edge_index, edge_weight, edge_attr` are filled by name where the batch has them, and so is every other argument
-    that has no default. A model with a single argument of another name gets the batch itself.
+    `arguments` are those that were settled for the whole graph; without them the first batch decides by the same rule
+    (see `forward/arguments`).
 
     Raises:
         ValueError: where an argument without a default is not in the batch; give `call=lambda model, batch: ...`.
@@ -41,29 +40,14 @@ def caller(model: nn.Module, call: Call | None = None) -> Callable[[nn.Module, D
     """
     if call is not None:
         return call
-    parameters = [
-        parameter
-        for parameter in inspect.signature(plain(model).forward).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
-    if len(required) == 1 and required[0] not in FILLED:
-        return lambda module, batch: module(batch)
-    named = [parameter.name for parameter in parameters]
-    optional = [name for name in FILLED if name in named and name not in required]
+    signature = signature_of(plain(model))  # now: a bound model has other forwards
 
     def by_name(module: nn.Module, batch: Data) -> Any:
         """Call the model with what the batch holds under the names of its arguments."""
-        given = {}
-        for name in required + optional:
-            if name in batch:
-                given[name] = batch[name]
-            elif name in required:
-                raise ValueError(
-                    f"Expected the graph to have '{name}', an argument of {type(plain(module)).__name__}.forward (got "
-                    f"{', '.join(sorted(batch.keys()))}): add it to the Data or give call=lambda model, batch: ..."
-                )
-        return module(**given)
+        nonlocal arguments
+        arguments = arguments or fill(signature, batch)
+        values = {name: batch[key] if key else batch for name, key in arguments.given.items()}
+        return module(*values.values()) if arguments.by_position else module(**values)
 
     return by_name
 
@@ -144,7 +128,13 @@ class Learner(ABC):
         plain(model)  # refuses what is no module
         self.model, self.data = model, check(data, labels=False).cpu()
         self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
-        self._run = caller(model, call)
+        self.arguments = settle(plain(model), self.data) if call is None else None
+        self._run = caller(model, call, arguments=self.arguments)
+
+    def _announce(self) -> None:
+        """Say how the model is called, unless the user has said so."""
+        if self.arguments:
+            notify(self.arguments.line)
 
     # ---- training
 

@@ -9,10 +9,12 @@ from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
 from topoff.data.check import check_graph
-from topoff.forward.call import Call
+from topoff.forward.arguments import settle
+from topoff.forward.call import Call, plain
 from topoff.forward.exact import exact
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
+from topoff.machine.notices import notify
 
 
 def predict(
@@ -33,6 +35,8 @@ def predict(
     torch.Size([4, 2])
     """
     data = check_graph(data)
+    if call is None:
+        notify(settle(plain(model), data).line)
     sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
     graph = Graph(data)
     plan = make_plan(model, graph, call=call)

@@ -1,1 +1,1 @@
-"""Disk and memory; knows no graph."""
+"""Disk, memory and log; knows no graph."""

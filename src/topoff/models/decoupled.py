@@ -6,7 +6,7 @@ SGC(8, 3, num_layers=2)
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ class SGC(nn.Module):
     There is no hidden layer and nothing to drop: the model is a logistic regression on propagated features, its
     softmax being part of the loss.
     """
+
+    supports_edge_attr: ClassVar[bool] = False  # as PyG's models say it: no edge features
 
     def __init__(self, in_channels: int, *, out_channels: int, num_layers: int = 2) -> None:
         super().__init__()

@@ -40,6 +40,7 @@ class Sized(nn.Module):
     """
 
     fixed: ClassVar[Mapping[str, Any]] = {}  # options of a base class that this one decides itself
+    supports_edge_attr: ClassVar[bool] = False  # as PyG's models say it: no edge features
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """How a user's model is called on a batch."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch_geometric.nn as gnn
@@ -10,110 +8,18 @@ from torch_geometric.data import Data
 
 from graphs import corners
 from topoff.forward.call import caller, evaluating
+from topoff.forward.plan import make_plan
+from topoff.forward.subgraph import Subgraph, whole_graph
+from topoff.graph.graph import Graph
 
 
 class Recorder(nn.Module):
-    """A model that notes what it is called with; subclasses give `forward` its signature."""
+    """A model that notes the features that it is called with."""
 
-    given: dict[str, Any]
+    given: Tensor
 
-    def note(self, given: dict[str, Any]) -> None:
-        self.given = {name: value for name, value in given.items() if name not in ("self", "__class__")}
-
-
-class ByName(Recorder):
     def forward(self, edge_index: Tensor, x: Tensor) -> None:
-        self.note(locals())
-
-
-class WithWeight(Recorder):
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, scale: float = 2.0) -> None:
-        self.note(locals())
-
-
-class WithLabels(Recorder):
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> None:
-        self.note(locals())
-
-
-class WithOptionalLabels(Recorder):
-    def forward(self, x: Tensor, edge_index: Tensor, y: Tensor | None = None) -> None:
-        self.note(locals())
-
-
-class OnBatch(Recorder):
-    def forward(self, data: Data) -> None:
-        self.note(locals())
-
-
-class OnFeatures(Recorder):
-    def forward(self, x: Tensor) -> None:
-        self.note(locals())
-
-
-class OnBatchWithOptions(Recorder):
-    def forward(self, batch: Data, verbose: int = 0) -> None:
-        self.note(locals())
-
-
-class WithRest(Recorder):
-    def forward(self, x: Tensor, edge_index: Tensor, *args: Any, **kwargs: Any) -> None:
-        self.note(locals())
-
-
-def call(model: Recorder, data: Data) -> dict[str, Any]:
-    caller(model)(model, data)
-    return model.given
-
-
-def test_arguments_are_filled_by_name() -> None:
-    data = corners()
-    given = call(ByName(), data)
-    assert given["x"] is data.x
-    assert given["edge_index"] is data.edge_index
-
-
-def test_edge_values_are_filled_where_the_graph_has_them() -> None:
-    data = corners()
-    assert call(WithWeight(), data)["edge_weight"] is data.edge_weight
-    del data.edge_weight
-    assert call(WithWeight(), data)["edge_weight"] is None
-
-
-def test_defaults_of_other_arguments_stay() -> None:
-    data = corners()
-    data.scale = 7.0
-    assert call(WithWeight(), data)["scale"] == 2.0
-    assert call(WithOptionalLabels(), data)["y"] is None
-
-
-def test_other_arguments_without_default_are_filled_too() -> None:
-    data = corners()
-    assert call(WithLabels(), data)["y"] is data.y
-
-
-@pytest.mark.parametrize("model", [OnBatch(), OnBatchWithOptions()], ids=["alone", "with options"])
-def test_a_single_argument_gets_the_batch(model: Recorder) -> None:
-    data = corners()
-    assert data in call(model, data).values()
-
-
-def test_a_single_argument_named_x_gets_the_features() -> None:
-    data = corners()
-    assert call(OnFeatures(), data)["x"] is data.x
-
-
-def test_args_and_kwargs_are_not_filled() -> None:
-    given = call(WithRest(), corners())
-    assert given["args"] == ()
-    assert given["kwargs"] == {}
-
-
-def test_an_argument_that_the_graph_lacks_is_named_with_the_remedy() -> None:
-    data, model = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]])), WithLabels()
-    run = caller(model)
-    with pytest.raises(ValueError, match=r"have 'y', an argument of WithLabels.forward \(got edge_index, x\).*call="):
-        run(model, data)
+        self.given = x
 
 
 def test_the_users_own_call_comes_first() -> None:
@@ -127,10 +33,17 @@ def test_the_users_own_call_comes_first() -> None:
 
 
 def test_a_copy_of_the_model_can_be_called() -> None:
-    data, model, copy = corners(), ByName(), ByName()
+    data, model, copy = corners(), Recorder(), Recorder()
     caller(model)(copy, data)
-    assert copy.given["x"] is data.x
+    assert copy.given is data.x
     assert not hasattr(model, "given")
+
+
+def test_a_conv_that_is_the_model_can_be_called_while_it_is_bound() -> None:
+    data, model = corners(), gnn.GCNConv(4, 3).double()
+    run, plan = caller(model), make_plan(model, Graph(data))  # the first call decides, and then forward is another
+    with Subgraph(plan.convs).on(whole := whole_graph(Graph(data), plan)):
+        assert torch.allclose(run(model, whole), model(data.x, data.edge_index, data.edge_weight))
 
 
 # evaluating
