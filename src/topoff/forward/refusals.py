@@ -15,6 +15,10 @@ ATTENTION = ("attends over all nodes", "use the model's local convs without the 
 HETERO = ("works on several types of nodes", "use a homogeneous model; node and edge types may be its features")
 DYNAMIC = ("builds its edges from the rows of all nodes", "build the edges once and use a conv on them")
 POOLING = ("pools nodes into fewer ones", "pool outside of the model")
+PADDING = (
+    "reads the zeros that fill each node's neighbours up to the largest number in the graph",
+    "use another aggregation, such as 'softmax' or 'median'",
+)
 WHOLE_TABLE = ("has a weight for every node of the graph", "use a model whose weights do not depend on the graph")
 
 # By the names of PyG's classes: (what it does, what to do instead).
@@ -27,6 +31,7 @@ GLOBAL = {
     **dict.fromkeys(("TopKPooling", "SAGPooling", "ASAPooling", "EdgePooling", "PANPooling", "MemPooling"), POOLING),
     **dict.fromkeys(("ClusterPooling", "GraphUNet"), POOLING),
     **dict.fromkeys(("LINKX", "LightGCN", "SparseLinear"), WHOLE_TABLE),
+    **dict.fromkeys(("LSTMAggregation", "GRUAggregation"), PADDING),
     "HypergraphConv": ("passes messages over hyperedges, which are no nodes", "expand the hypergraph to a graph"),
     "MeshCNNConv": ("works on the edges of a mesh", "use a conv on nodes"),
     "PANConv": ("weighs paths of several hops at once", "use one conv per hop"),
