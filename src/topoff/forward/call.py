@@ -20,6 +20,7 @@ Call = Callable[[nn.Module, Data], Any]
 LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
 
+HALF = (torch.bfloat16, torch.float16)
 FILLED = ("x", "edge_index", "edge_weight", "edge_attr")  # filled by name even where the model has a default
 
 
@@ -81,6 +82,22 @@ def plain(model: nn.Module) -> nn.Module:
     return inner
 
 
+def in_precision(model: nn.Module, given: Data, checked: Data) -> Data:
+    """Return a checked graph in the half precision that it was given in, where the model has it too.
+
+    >>> given = Data(x=torch.ones(2, 3).bfloat16())
+    >>> in_precision(nn.Linear(3, 3).bfloat16(), given, Data(x=given.x.float())).x.dtype
+    torch.bfloat16
+    """
+    dtype = given.x.dtype
+    if dtype not in HALF or all(parameter.dtype != dtype for parameter in model.parameters()):
+        return checked
+    for name in ("x", "edge_weight"):
+        if given.get(name) is not None:
+            checked[name] = given[name]
+    return checked
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run in eval mode without gradients, and restore every module's mode."""
@@ -128,7 +145,7 @@ class Learner(ABC):
         progress: Progress | None = None,
     ) -> None:
         plain(model)  # refuses what is no module
-        self.model, self.data = model, check(data).cpu()
+        self.model, self.data = model, in_precision(model, data, check(data)).cpu()
         self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
         self._run = caller(model, call)
 

@@ -234,6 +234,10 @@ class _Runner:
         self._error: BaseException | None = None
         self._closing = False
         self._wake, self._slept = threading.Semaphore(0), threading.Semaphore(0)
+        device = batch.device.type  # precision belongs to the thread, too
+        self._precision = torch.autocast(
+            device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
+        )
         self._thread = threading.Thread(target=self._main, args=(forward,), daemon=True)
 
     def step(self) -> Any:
@@ -266,7 +270,7 @@ class _Runner:
     def _main(self, forward: Callable[[Data], Any]) -> None:
         """Run the forward in the thread; hand over its output or its error."""
         try:
-            with torch.no_grad():  # the mode belongs to the thread
+            with torch.no_grad(), self._precision:  # the mode belongs to the thread
                 self._handed = forward(self.batch.data)
         except _Closed:
             return

@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
 from topoff.data.check import check_graph
-from topoff.forward.call import Call
+from topoff.forward.call import Call, in_precision
 from topoff.forward.exact import exact
 from topoff.forward.plan import make_plan
 from topoff.graph.graph import Graph
@@ -30,7 +30,7 @@ def predict(
     >>> predict(GCN(3, 8, num_layers=2, out_channels=2), graph, ratio=0.5, batches="random").shape
     torch.Size([4, 2])
     """
-    data = check_graph(data)
+    data = in_precision(model, data, check_graph(data))
     sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
     graph = Graph(data)
     make_plan(model, graph, call=call)
