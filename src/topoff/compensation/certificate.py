@@ -9,6 +9,8 @@ import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data
 
+from topoff.graph.operators import full_type
+
 COLUMNS = 32  # of each layer that a certificate looks at
 
 
@@ -42,6 +44,7 @@ class Residual:
     def add(self, rows: Tensor) -> None:
         """Add the embeddings of one layer (n, d); of a wide layer, every so many of its columns."""
         rows = rows[:, :: max(1, rows.size(1) // COLUMNS)].contiguous()
+        rows = rows.to(full_type(rows.dtype))
         for row, (structure, compensation) in enumerate(self._pairs):
             self._sums[row] += compensation.residual(structure, rows)
 

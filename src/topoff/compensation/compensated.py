@@ -41,20 +41,25 @@ class Compensated(Subgraph):
         if compensation is None or compensation.read.size(0) == 0 or spot.boundary.numel() == 0:
             return super().aggregate(place, operator, h)
         within, spread, read = spot.within, compensation.spread[operator], compensation.read
-        out: Tensor = _Compensate.apply(h, within, spot.boundary, spread, read, compensation.anchors)  # type: ignore[no-untyped-call]
-        return out
+        columns = h if h.dim() == 2 else h.reshape(len(h), -1)
+        out: Tensor = _Compensate.apply(columns, within, spot.boundary, spread, read, compensation.anchors)  # type: ignore[no-untyped-call]
+        return out if h.dim() == 2 else out.view(h.shape)
 
     def virtual(self, place: str, flow: str, h: Tensor) -> Tensor:
         """Return R h in the place of the halo's rows of an embedding h (b, d); zeros without compensation; (c, d)."""
         compensation: Compensation | None = self.batch.get("compensation")
         if compensation is None:
             return super().virtual(place, flow, h)
-        flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
-        return flat.view(-1, *h.shape[1:])
+        with torch.autocast(h.device.type, enabled=False):
+            flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
+        return flat.view(-1, *h.shape[1:]).to(h.dtype)
 
 
 class _Compensate(torch.autograd.Function):
-    """One node of the graph for both terms: nothing is copied, and the backward pass is two thin products too."""
+    """One node of the graph for both terms: nothing is copied, and the backward pass is two thin products too.
+
+    In mixed precision both are taken in the compensation's own type; the sum has that of PyG's messages.
+    """
 
     @staticmethod
     def forward(
@@ -62,18 +67,23 @@ class _Compensate(torch.autograd.Function):
     ) -> Tensor:
         """Return A[B,B] h + spread (read h), and keep what the gradient needs."""
         ctx.save_for_backward(within.ids_t, within.offsets_t, within.values_t, boundary, spread, read, anchors)
-        out = multiply(within.ids, within.offsets, within.values, h)
-        extra = spread @ (read @ (h if anchors is None else h[anchors]))
-        return out.add_(extra) if len(boundary) == len(out) else out.index_add_(0, boundary, extra)
+        rows = h.to(read.dtype)
+        out = multiply(within.ids, within.offsets, within.values, rows)
+        with torch.autocast(h.device.type, enabled=False):
+            extra = spread @ (read @ (rows if anchors is None else rows[anchors]))
+        out = out.add_(extra) if len(boundary) == len(out) else out.index_add_(0, boundary, extra)
+        return out.to(torch.promote_types(within.weighs or h.dtype, h.dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradient in h, A[B,B]^T grad + read^T (spread^T grad); all else is constant."""
         ids_t, offsets_t, values_t, boundary, spread, read, anchors = ctx.saved_tensors
-        out = multiply(ids_t, offsets_t, values_t, grad)
-        extra = read.T @ (spread.T @ (grad if len(boundary) == len(grad) else grad[boundary]))
+        rows = grad.to(read.dtype)
+        out = multiply(ids_t, offsets_t, values_t, rows)
+        with torch.autocast(grad.device.type, enabled=False):
+            extra = read.T @ (spread.T @ (rows if len(boundary) == len(rows) else rows[boundary]))
         out = out.add_(extra) if anchors is None else out.index_add_(0, anchors, extra)
-        return out, None, None, None, None, None
+        return out, None, None, None, None, None  # autograd gives it h's type
 
 
 def compensating(model: nn.Module, batch: Data) -> AbstractContextManager[Data]:

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from topoff.compensation.principal import Principal, compress, one_thread, regularized_inverse
+from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
 from topoff.graph.graph import Chain, Graph
-from topoff.graph.operators import Movable, Operator
+from topoff.graph.operators import Movable, Operator, full_type
 
 ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
@@ -70,8 +70,9 @@ class Compensation(Movable):
 
     def summary(self, h: Tensor) -> Tensor:
         """Read the batch: (b, d) -> (k, d)."""
-        return self.read @ (h if self.anchors is None else h[self.anchors])
+        return self.read @ (h if self.anchors is None else h[self.anchors]).to(self.read.dtype)
 
+    @full_precision()
     def residual(self, structure: Structure, rows: Tensor) -> tuple[float, float]:
         """Return ||A[B,C] (H_C - R H_B)||^2 and ||A[B,C] H_C||^2 of the batch for embeddings (n, d)."""
         missing, whole = 0.0, 0.0
@@ -126,11 +127,11 @@ class Compensator:
         self.check()
         self._graph, self._plan = graph, plan
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
-        return Principal(width)
+        return Principal(width, dtype=self._dtype)
 
+    @full_precision()
     def finish(self, principal: Principal) -> Compensator:
         """Close the basis and learn from it."""
-        n, dtype = self._graph.num_nodes, self._graph.data.x.dtype
         if principal.blocks and self.estimator == "ridge" and self._plan.chains:
             principal.add_features(self._leading_features(self._plan.chains[0]))
         self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
@@ -138,8 +139,8 @@ class Compensator:
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
         if self.estimator == "released":
             self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
-        receivers = self._graph.data.edge_index[1]
-        self._weight = (torch.bincount(receivers, minlength=n) + 1).to(dtype).sqrt()
+        received = torch.bincount(self._graph.data.edge_index[1], minlength=self._graph.num_nodes)
+        self._weight = (received + 1).to(self._dtype).sqrt()
         return self
 
     @property
@@ -150,14 +151,21 @@ class Compensator:
     @property
     def basis_(self) -> Tensor:
         """The basis Phi; (n, m)."""
-        return torch.cat(self.blocks_, dim=1) if self.blocks_ else self._graph.data.x[:, :0]
+        return torch.cat([torch.zeros(self._graph.num_nodes, 0, dtype=self._dtype), *self.blocks_], dim=1)
 
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The type of basis and compensation: that of the features, float32 where they have half precision."""
+        return full_type(self._graph.data.x.dtype)
+
+    @full_precision()
     def of(self, structure: Structure) -> Compensation:
         """Return the compensation of one batch."""
         if self.rank_ == 0:
-            spreads = [self._graph.data.x.new_zeros(spot.boundary.numel(), 0) for spot in structure.spots.values()]
-            spreads += [self._graph.data.x.new_zeros(near.halo.numel(), 0) for near in structure.around.values()]
-            read = self._graph.data.x.new_zeros(0, structure.nodes.numel())
+            rows = [spot.boundary.numel() for spot in structure.spots.values()]
+            rows += [near.halo.numel() for near in structure.around.values()]
+            spreads = [torch.zeros(count, 0, dtype=self._dtype) for count in rows]
+            read = torch.zeros(0, structure.nodes.numel(), dtype=self._dtype)
             return Compensation.of(structure, spreads, read, rank=0, condition=1.0)
         estimate = {"ridge": self._ridge, "paper": self._paper, "released": self._released}[self.estimator]
         return estimate(structure)
@@ -231,7 +239,7 @@ class Compensator:
     def _leading_features(self, chain: Chain) -> Tensor:
         """Return the leading directions of the propagated features, found once per graph."""
         if self._features is None or self._features[0] is not self._graph:
-            features = self._graph.propagated(chain)
+            features = self._graph.propagated(chain).to(self._dtype)
             width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
             self._features = self._graph, compress([features], width)
         return self._features[1]

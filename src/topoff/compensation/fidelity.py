@@ -55,7 +55,7 @@ class RelativeError:
 
     def add(self, exact: Tensor, approximate: Tensor) -> None:
         """Add rows of one batch."""
-        self.difference += float((exact - approximate).double().square().sum())
+        self.difference += float((exact.double() - approximate.double()).square().sum())
         self.norm += float(exact.double().square().sum())
 
     def value(self) -> float:
@@ -70,7 +70,7 @@ def output_error(run: Forward, batches: Sequence[Data], exact: Tensor) -> tuple[
     error, outputs = RelativeError(), torch.full_like(exact, float("nan"))
     for batch in batches:
         out = run(batch)
-        outputs[batch.n_id] = out
+        outputs[batch.n_id] = out.to(outputs.dtype)
         error.add(exact[batch.n_id], out)
     return error.value(), outputs
 

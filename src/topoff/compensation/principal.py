@@ -19,6 +19,18 @@ GRAM_ROWS = 16384  # principal directions come from the Gram matrix of about thi
 WIDE = 1024  # columns beyond which principal directions come from a randomised range finder
 
 
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Estimate in the type of the numbers at hand, also where a user computes with fewer digits (autocast).
+
+    >>> with torch.autocast("cpu"), full_precision():
+    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    torch.float32
+    """
+    with torch.autocast("cpu", enabled=False):
+        yield
+
+
 class Principal:
     """Collect blocks of embeddings and keep their leading principal directions (uncentred), in bounded memory.
 
@@ -26,15 +38,17 @@ class Principal:
     are held, however many blocks come.
     """
 
-    def __init__(self, width: int | None) -> None:
-        """Start without blocks; None as width keeps all columns."""
-        self.width = width
+    def __init__(self, width: int | None, *, dtype: torch.dtype | None = None) -> None:
+        """Start without blocks, to be held in `dtype`, by default as they come; None as width keeps all columns."""
+        self.width, self.dtype = width, dtype
         self.energy = 0.0  # of all blocks
         self.blocks = 0
         self._columns: list[Tensor] = []
 
+    @full_precision()
     def add(self, block: Tensor) -> None:
         """Add a block (n, d)."""
+        block = block.to(self.dtype or block.dtype)
         self.energy += float(torch.linalg.vector_norm(block)) ** 2
         self.blocks += 1
         self._columns.append(block)
@@ -47,6 +61,7 @@ class Principal:
         target = FEATURE_WEIGHT * (self.energy / self.blocks) ** 0.5
         self._columns.append(leading * (target / float(leading.norm().clamp(min=1e-30))))
 
+    @full_precision()
     def basis(self, *, energy: float | None = None) -> list[Tensor]:
         """Return the basis (n, m) in blocks: 1.5 `width` columns at most, or as many as hold a share of the energy."""
         m = sum(block.size(1) for block in self._columns)

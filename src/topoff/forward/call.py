@@ -21,6 +21,11 @@ Call = Callable[[nn.Module, Data], Any]
 LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
 
+<<<<<<< HEAD
+=======
+HALF = (torch.bfloat16, torch.float16)
+FILLED = ("x", "edge_index", "edge_weight", "edge_attr")  # filled by name even where the model has a default
+>>>>>>> wt-amp
 
 def caller(model: nn.Module, call: Call | None = None, *, arguments: Arguments | None = None) -> Call:
     """Return a function that calls the model (or a copy of it) on a batch, its arguments filled by name.
@@ -63,6 +68,22 @@ def plain(model: nn.Module) -> nn.Module:
         got = f"{model!r:.60}"
         raise TypeError(f"Expected the model to be a torch.nn.Module (got {got}); pass one, such as GCN(...).")
     return inner
+
+
+def in_precision(model: nn.Module, given: Data, checked: Data) -> Data:
+    """Return a checked graph in the half precision that it was given in, where the model has it too.
+
+    >>> given = Data(x=torch.ones(2, 3).bfloat16())
+    >>> in_precision(nn.Linear(3, 3).bfloat16(), given, Data(x=given.x.float())).x.dtype
+    torch.bfloat16
+    """
+    dtype = given.x.dtype
+    if dtype not in HALF or all(parameter.dtype != dtype for parameter in model.parameters()):
+        return checked
+    for name in ("x", "edge_weight"):
+        if given.get(name) is not None:
+            checked[name] = given[name]
+    return checked
 
 
 @contextmanager
@@ -126,7 +147,11 @@ class Learner(ABC):
         progress: Progress | None = None,
     ) -> None:
         plain(model)  # refuses what is no module
+<<<<<<< HEAD
         self.model, self.data = model, check(data, labels=False).cpu()
+=======
+        self.model, self.data = model, in_precision(model, data, check(data)).cpu()
+>>>>>>> wt-amp
         self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
         self.arguments = settle(plain(model), self.data) if call is None else None
         self._run = caller(model, call, arguments=self.arguments)

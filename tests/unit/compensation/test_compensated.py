@@ -101,6 +101,29 @@ def test_compensate_is_the_dense_product_and_so_is_its_gradient(every_row: bool,
     assert torch.autograd.gradcheck(fast, h)
 
 
+@pytest.mark.parametrize("anchors", [None, torch.tensor([1, 3])], ids=["all", "anchors"])
+@pytest.mark.parametrize("every_row", [False, True], ids=["some rows", "every row"])
+def test_compensate_takes_trailing_dimensions_as_columns(every_row: bool, anchors: Tensor | None) -> None:  # noqa: FBT001
+    fast, dense = dense_parts(every_row=every_row, anchors=anchors)
+    h = torch.randn(10 if every_row else 4, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.allclose(fast(h), dense(h.flatten(1)).view(h.shape), atol=1e-12)
+    assert torch.autograd.gradcheck(fast, h)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float32])
+def test_compensate_keeps_its_own_digits_in_mixed_precision(half: torch.dtype) -> None:
+    fast, _ = dense_parts()
+    h = torch.randn(4, 3).to(half).requires_grad_()
+    exact = h.detach().double().requires_grad_()
+    with torch.autocast("cpu"):
+        out, truth = fast(h), fast(exact)
+        assert out.dtype == torch.float64, "that of the weights of the messages, as in PyG"
+        assert torch.equal(out, truth)
+        out.sum().backward()
+        truth.sum().backward()
+    assert torch.equal(h.grad, exact.grad.to(half))
+
+
 @pytest.mark.parametrize("nodes", [torch.tensor([9, 10, 11]), torch.tensor([8])], ids=["component", "isolated"])
 def test_an_empty_halo_adds_nothing(nodes: Tensor) -> None:
     data, model = corners(), gnn.GCN(4, 6, num_layers=2, out_channels=3).double()

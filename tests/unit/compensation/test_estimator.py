@@ -335,3 +335,37 @@ def test_a_compensation_moves_as_a_whole() -> None:
     moved: Compensation = compensator.of(structure).to("meta")
     tensors = [moved.read, moved.anchors, *moved.spread.values(), *moved.halo.values()]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+# ---- precision
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_autocast_around_an_estimate_changes_nothing(estimator: str) -> None:
+    data = communities(60, dtype=torch.float32)
+    graph = Graph(data)
+    plan = make_plan(Mixed(data.num_features), graph)
+    structure, blocks = structure_of(graph, plan, NODES), [torch.rand(60, 9), torch.rand(60, 7)]
+
+    def estimated() -> Compensation:
+        return Compensator(3, estimator=estimator, width=2).fit(graph, plan, blocks=blocks).of(structure)
+
+    plain = estimated()
+    with torch.autocast("cpu"):
+        mixed = estimated()
+        missing = mixed.residual(structure, blocks[0])
+    assert torch.equal(plain.read, mixed.read)
+    assert all(torch.equal(plain.spread[key], mixed.spread[key]) for key in plain.spread)
+    assert all(torch.equal(plain.halo[key], mixed.halo[key]) for key in plain.halo)
+    assert missing == plain.residual(structure, blocks[0])
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_half_precision_is_estimated_in_float32(estimator: str, rank: int) -> None:
+    data = communities(60, dtype=torch.bfloat16)
+    graph = Graph(data)
+    plan = make_plan(Mixed(data.num_features).bfloat16(), graph)
+    structure = structure_of(graph, plan, NODES)
+    found = Compensator(rank, estimator=estimator).fit(graph, plan, blocks=[torch.rand(60, 9).bfloat16()]).of(structure)
+    assert {tensor.dtype for tensor in (found.read, *found.spread.values(), *found.halo.values())} == {torch.float32}

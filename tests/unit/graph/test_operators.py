@@ -12,7 +12,7 @@ from torch_geometric.nn import MessagePassing
 
 from graphs import communities, corner_sets, corners
 from topoff.forward.convs import describe
-from topoff.graph.operators import Aggregation, Operator, aggregation, to_sparse
+from topoff.graph.operators import Aggregation, Operator, aggregation, multiply_along, to_sparse
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
@@ -218,3 +218,61 @@ def test_moving_moves_every_tensor() -> None:
     moved = aggregation(corners(), Operator()).all().to("meta")
     assert {tensor.device.type for tensor in moved.tensors} == {"meta"}
     assert moved.shape == (14, 14)
+
+
+# ---- more dimensions, fewer digits
+
+
+@pytest.mark.parametrize("shape", [(14,), (14, 2), (14, 2, 3), (14, 2, 1, 3), (14, 0, 3)])
+def test_trailing_dimensions_are_columns(shape: tuple[int, ...]) -> None:
+    A, h = aggregation(corners(), Operator(norm="gcn")), torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    dense = torch.from_numpy(A.matrix.toarray())
+    product = A.all() @ h
+    torch.testing.assert_close(product, torch.tensordot(dense, h, dims=1))
+    if h.numel():
+        assert torch.autograd.gradcheck(lambda h: A.all() @ h, h)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_the_nodes_may_lie_along_any_axis(axis: int) -> None:
+    A, sizes = aggregation(corners(), Operator(aggr="mean")), [2, 3, 5]
+    sizes[axis] = 14
+    h = torch.randn(sizes, dtype=torch.float64, requires_grad=True)
+    dense = torch.from_numpy(A.matrix.toarray())
+    truth = torch.tensordot(dense, h.movedim(axis, 0), dims=1).movedim(0, axis)
+    torch.testing.assert_close(multiply_along(A.all(), h, axis), truth)
+    assert torch.autograd.gradcheck(lambda h: multiply_along(A.all(), h, axis), h)
+
+
+def test_a_static_graph_is_multiplied_as_pyg_does() -> None:
+    data, conv = corners(), gnn.GCNConv(4, 3).double()
+    h = torch.randn(5, 14, 4, dtype=torch.float64)  # (steps, nodes, features): node_dim is -2
+    operand = conv.lin(h)
+    A = aggregation(data, Operator(norm="gcn", self_loops=True)).all()
+    torch.testing.assert_close(multiply_along(A, operand, conv.node_dim), conv(h, data.edge_index) - conv.bias)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("features", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("operator", [Operator(norm="gcn"), Operator(aggr="mean"), Operator(weight="edge_weight")])
+def test_a_product_has_the_type_of_pygs_messages(operator: Operator, features: torch.dtype, half: torch.dtype) -> None:
+    A = aggregation(corners(dtype=features), operator).all()
+    h = torch.randn(14, 3).to(half).requires_grad_()
+    with torch.autocast("cpu"):
+        out = A @ h
+    weighted = operator.norm == "gcn" or operator.weight is not None
+    assert out.dtype == ((torch.ones((), dtype=features).view(1) * h).dtype if weighted else half)
+    truth = aggregation(corners(dtype=features), operator).matrix.toarray() @ h.detach().double().numpy()
+    torch.testing.assert_close(out.detach().double(), torch.from_numpy(truth), rtol=1e-2, atol=1e-2)
+    out.float().sum().backward()
+    assert h.grad is not None
+    assert h.grad.dtype == half
+
+
+def test_sums_of_half_precision_are_taken_in_float32() -> None:
+    star = Data(
+        x=torch.ones(4097, 1).bfloat16(), edge_index=torch.stack([torch.arange(1, 4097), torch.zeros(4096).long()])
+    )
+    out = aggregation(star, Operator()).all() @ star.x
+    assert out.dtype == torch.bfloat16
+    assert float(out[0]) == 4096, "in bfloat16 a sum of ones stops at 256"
