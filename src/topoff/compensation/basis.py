@@ -192,16 +192,11 @@ class Basis:
         tensors = [*self.loader.sets.of(0)]
         tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
-<<<<<<< HEAD
         graph = described(self.loader.graph.data.to_dict())  # all of it: a model may read any attribute
         called = call_text(plain(self.model), self.loader.graph.data)
         words = [graph, called, fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
-        return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in tensors))
-=======
-        words = [fingerprint(plain(self.model)), repr(settings), str(graph.data.x.dtype), *map(version, VERSIONED)]
         exact = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]  # numpy lacks it
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in exact))
->>>>>>> wt-amp
 
 
 def _to(*sinks: Callable[[Tensor], None]) -> Collect:

@@ -21,11 +21,7 @@ Call = Callable[[nn.Module, Data], Any]
 LossOf = Callable[[Tensor, Data], Tensor]  # the loss of a batch's outputs: (batch_size, out) and the batch
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, how many there are
 
-<<<<<<< HEAD
-=======
 HALF = (torch.bfloat16, torch.float16)
-FILLED = ("x", "edge_index", "edge_weight", "edge_attr")  # filled by name even where the model has a default
->>>>>>> wt-amp
 
 def caller(model: nn.Module, call: Call | None = None, *, arguments: Arguments | None = None) -> Call:
     """Return a function that calls the model (or a copy of it) on a batch, its arguments filled by name.
@@ -147,11 +143,7 @@ class Learner(ABC):
         progress: Progress | None = None,
     ) -> None:
         plain(model)  # refuses what is no module
-<<<<<<< HEAD
-        self.model, self.data = model, check(data, labels=False).cpu()
-=======
-        self.model, self.data = model, in_precision(model, data, check(data)).cpu()
->>>>>>> wt-amp
+        self.model, self.data = model, in_precision(model, data, check(data, labels=False)).cpu()
         self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
         self.arguments = settle(plain(model), self.data) if call is None else None
         self._run = caller(model, call, arguments=self.arguments)

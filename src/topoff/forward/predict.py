@@ -9,12 +9,8 @@ from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
 from topoff.data.check import check_graph
-<<<<<<< HEAD
 from topoff.forward.arguments import settle
-from topoff.forward.call import Call, plain
-=======
-from topoff.forward.call import Call, in_precision
->>>>>>> wt-amp
+from topoff.forward.call import Call, in_precision, plain
 from topoff.forward.exact import exact
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
@@ -38,13 +34,9 @@ def predict(
     >>> predict(GCN(3, 8, num_layers=2, out_channels=2), graph, ratio=0.5, batches="random").shape
     torch.Size([4, 2])
     """
-<<<<<<< HEAD
-    data = check_graph(data)
+    data = in_precision(model, data, check_graph(data))
     if call is None:
         notify(settle(plain(model), data).line)
-=======
-    data = in_precision(model, data, check_graph(data))
->>>>>>> wt-amp
     sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
     graph = Graph(data)
     plan = make_plan(model, graph, call=call)

@@ -1,13 +1,13 @@
 """Run a function in a thread that is awake only while it is asked to: a coroutine through code that knows of none.
 
->>> class Pair:
-...     data = 3
->>> def forward(value):
-...     runner.hand_in(value + 1)
-...     return value + 2
->>> runner = Runner(Pair(), forward)
+>>> class One:
+...     data = Data(x=torch.ones(1, 1))
+>>> def forward(data):
+...     runner.hand_in(1)
+...     return 2
+>>> runner = Runner(One(), forward)
 >>> runner.step(), runner.done, runner.step(), runner.done
-(4, False, 5, True)
+(1, False, 2, True)
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class Runner:
         self._error: BaseException | None = None
         self._closing = False
         self._wake, self._slept = threading.Semaphore(0), threading.Semaphore(0)
+        device = batch.data.x.device.type  # precision belongs to the thread, too
+        self._precision = torch.autocast(
+            device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
+        )
         self._thread = threading.Thread(target=self._main, args=(forward,), daemon=True)
 
     def step(self) -> Any:
@@ -67,7 +71,7 @@ class Runner:
     def _main(self, forward: Callable[[Data], Any]) -> None:
         """Run the forward in the thread; hand over its output or its error."""
         try:
-            with torch.no_grad():  # the mode belongs to the thread
+            with torch.no_grad(), self._precision:  # the mode belongs to the thread
                 self._handed = forward(self.batch.data)
         except _Closed:
             return
