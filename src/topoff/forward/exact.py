@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -179,11 +179,7 @@ class Lockstep(Handler):
             if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
                 if inner:
                     return None
-                got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
-                raise ValueError(
-                    f"Expected {of} to have one row per node (got {got} for a batch of {batch.size} nodes): let the "
-                    f"model return rows of nodes, and pool outside of it."
-                )
+                raise_rows(part, of=of, size=batch.size, whole=self.graph.num_nodes)
             if whole is None:
                 whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
             whole[batch.nodes] = part[: batch.size]
@@ -250,6 +246,21 @@ class Lockstep(Handler):
         own, rest = call.x[: batch.size], call.x[batch.size :]
         moments = batch.hand_in(Handed(call.conv, 0, sums_of(own), is_sum=True))
         return torch.cat([normalized(call.conv.module, own, moments, self.graph.num_nodes), rest])
+
+
+def raise_rows(part: Any, *, of: str, size: int, whole: int) -> NoReturn:
+    """Raise for what has not one row per node."""
+    if isinstance(part, Tensor) and part.dim() and part.size(0) == whole:
+        raise ValueError(
+            f"Expected {of} to have one row per node of the batch (got a row for every node of the graph, {whole} for "
+            f"{size}): a table of all nodes inside the model must be indexed by batch.n_id, give call=lambda model, "
+            f"batch: ..."
+        )
+    got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+    raise ValueError(
+        f"Expected {of} to have one row per node (got {got} for a batch of {size} nodes): let the model return rows of "
+        f"nodes, and pool outside of it."
+    )
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,8 @@ def is_dropped_out(given: Any, own: Tensor) -> bool:
     count, total = int(kept.sum()), int(there.sum())
     if count == 0 or bool((kept & ~there).any()):
         return total == 0
-    place = kept.view(-1).nonzero()[0]
-    factor = given.view(-1)[place] / own.view(-1)[place]
+    place = kept.reshape(-1).nonzero()[0]
+    factor = given.reshape(-1)[place] / own.reshape(-1)[place]
     if not torch.allclose(given, own * kept * factor, rtol=64 * torch.finfo(own.dtype).eps, atol=0):
         return False
     share = 1 / float(factor)

@@ -130,10 +130,9 @@ class Handler(ABC):
 
         def convolve(*args: Any, **kwargs: Any) -> Any:
             """Hand a call of the conv over; one inside another conv belongs to that."""
-            around = handler.now
+            around, x = handler.now, args[0] if args else kwargs[conv.parameters[0]]
             if around is not None and around.general:
-                return forward(*args, **kwargs)
-            x = args[0] if args else kwargs[conv.parameters[0]]
+                return inner(conv, around, x, lambda rows: forward(rows, *args[1:], **kwargs) if args else forward(**kwargs))
             number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
             handler.now = call = ConvCall(
                 conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number
@@ -171,6 +170,23 @@ class Handler(ABC):
     def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
         """Take a propagation step of a general conv: by default its own."""
         return spread(given)
+
+
+def inner(conv: Conv, around: ConvCall, x: Any, forward: Callable[[Any], Any]) -> Any:
+    """Run a layer inside a general conv: a batch norm sees the batch's own rows alone.
+
+    Raises:
+        ValueError: for a norm over all nodes there, which would see messages.
+    """
+    if conv.path == "norm":
+        raise ValueError(
+            f"Expected {around.conv} to act on each message alone (got {conv} inside it, which normalises over all of "
+            f"them): use another norm there, such as torch.nn.LayerNorm or BatchNorm."
+        )
+    extended = around.extended
+    if conv.path == "batch" and conv.module.training and extended is not None and len(x) == extended.rows:
+        return torch.cat([forward(x[: extended.size]), x[extended.size :]])
+    return forward(x)
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:

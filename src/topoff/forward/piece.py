@@ -36,11 +36,11 @@ def piece_of(graph: Graph, *, seed: int = 0) -> Data:
 
 
 def _corners(graph: Graph) -> Tensor:
-    """Return a node without edges, one with a self-loop, and one with the most edges."""
+    """Return a node without edges, one with a self-loop, one with the most edges, and the last of all."""
     source, target = graph.data.edge_index
     degree = torch.bincount(torch.cat([source, target]), minlength=graph.num_nodes)
     alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
-    return torch.cat([alone[:1], loops[:1], degree.argmax().view(1)]).unique()
+    return torch.cat([alone[:1], loops[:1], degree.argmax().view(1), alone.new_tensor([graph.num_nodes - 1])]).unique()
 
 
 def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:

@@ -17,6 +17,7 @@ from topoff.forward.exact import Lockstep
 from topoff.forward.intercept import Handler, map_tensors, uncached
 from topoff.forward.piece import padded
 from topoff.forward.plan import Plan
+from topoff.forward.refusals import refuse_global
 from topoff.graph.graph import Graph
 
 TOLERANCE, COARSE = 1e-9, 1e-3  # relative, in float64 and for a model that runs in its own type alone
@@ -70,6 +71,8 @@ class Rehearsal:
             _perturb(self.model)
         self.piece = self.piece.to(self.device)
         self.graph, self.convs = Graph(copy.copy(self.piece).cpu()), describe(self.model)
+        for name, module in self.model.named_modules():
+            module.register_forward_pre_hook(lambda module, _, name=name: refuse_global(name, module, running=True))
 
     def plainly(self, data: Data) -> Any:
         """Return the output of the plain forward in eval mode."""
@@ -134,8 +137,8 @@ class Rehearsal:
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got a relative "
                 f"difference of {error:.1e} between exact batches and the plain forward on {self.graph.num_nodes} "
-                f"nodes{where}): look there for a mean, norm, softmax or attention over all nodes, or for edges that "
-                f"are not the graph's own."
+                f"nodes{where}): look there for a mean, norm, softmax or attention over all nodes, for edges that are "
+                f"not the graph's own, or for self-loops that leave out the last nodes (num_nodes not given)."
             )
 
     @property

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating, plain
-from topoff.forward.convs import describe
+from topoff.forward.convs import Conv, describe
 from topoff.forward.exact import Handed, Lockstep
 from topoff.forward.extended import Extended
 from topoff.forward.intercept import ConvCall, ForeignInput, map_tensors
@@ -64,7 +64,7 @@ def recheck(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = N
 def _check_dtype(model: nn.Module, x: Tensor) -> None:
     """Refuse a model in another floating type than the features."""
     for name, parameter in model.named_parameters():
-        if torch.is_floating_point(parameter) and parameter.dtype != x.dtype:
+        if not is_lazy(parameter) and torch.is_floating_point(parameter) and parameter.dtype != x.dtype:
             raise ValueError(
                 f"Expected the model in the type of the features, {x.dtype} (got {parameter.dtype} for '{name}'): "
                 f"convert one of them, for example model.to({x.dtype})."
@@ -109,7 +109,7 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
     """Make a plan of what was noted in both modes."""
     degrees = evaluated.degrees() | trained.degrees()
     plan = Plan(
-        [conv for conv in rehearsal.convs if conv.path != "batch" or wide],
+        [conv for conv in rehearsal.convs if conv.path != "batch" or wide or _is_inside(conv, rehearsal.convs)],
         tuple(evaluated.operators),
         (),
         {} if wide else {name: tuple(calls) for name, calls in evaluated.hops.items()},
@@ -121,6 +121,11 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
     )
     general = (evaluated.general | trained.general).values()
     return replace(plan, flows=(AROUND,) if wide else tuple(dict.fromkeys(plan.flow_of(conv) for conv in general)))
+
+
+def _is_inside(norm: Conv, convs: list[Conv]) -> bool:
+    """Whether a batch norm belongs to a general conv, which runs on more rows than the batch's."""
+    return any(conv.path == "general" and norm.name.startswith(f"{conv.name}.") for conv in convs)
 
 
 def _compared(rehearsal: Rehearsal, plan: Plan) -> Plan:

@@ -173,7 +173,7 @@ class Graph:
             local[local < 0] = size
             edges = self.data.edge_index[:, edge_ids]
             others = int((local[edges] == size).any())
-            others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
+        others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
         edges = local[edges]
         order = edges[1].argsort(stable=True)  # some aggregations want them sorted
         edge_ids = edge_ids[order]
