@@ -11,7 +11,7 @@ import user_convs
 import zoo
 from torch import nn
 from torch_geometric.data import Data
-from user_net import FEATURES, HIDDEN, MIXES, OUT, SIZE, Net, Two, first, last
+from user_net import EDGES, FEATURES, HIDDEN, MIXES, OUT, SIZE, Net, Two, first, last
 
 from graphs import communities
 from topoff import TOP, predict
@@ -94,6 +94,22 @@ def truth_of(model, data):
 def test_a_mean_over_all_nodes_is_seen_in_every_graph(graph):
     with pytest.raises(ValueError, match=MIXES):
         predict(mixed(lambda m: 1.0), HARD[graph](), ratio=0.3, batches="random")
+
+
+@pytest.mark.parametrize("graph", ["path", "layered", "apart", "large"])
+@pytest.mark.parametrize("change", ["largest weight", "number of edges"])
+def test_what_mixes_all_edges_is_seen_in_every_graph(change, graph):
+    class Edges(Net):
+        def forward(self, x, edge_index, edge_weight):
+            scale = edge_weight.max() if change == "largest weight" else edge_index.size(1)
+            weight = edge_weight / scale
+            return self.conv2(self.conv1(x, edge_index, weight).tanh(), edge_index, weight)
+
+    data = HARD[graph]()
+    data.edge_weight = 1 / (1 + torch.arange(data.num_edges, dtype=torch.float64))
+    model = Edges(conv1=gnn.GraphConv(FEATURES, HIDDEN), conv2=gnn.GraphConv(HIDDEN, OUT)).double()
+    with pytest.raises(ValueError, match=rf"{EDGES}|{SIZE}"):
+        predict(model, data, ratio=0.1, batches="random")
 
 
 @pytest.mark.parametrize("graph", HARD)

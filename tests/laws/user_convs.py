@@ -290,7 +290,7 @@ TABLE |= {
     "own conv in a conv": User(
         lambda d: Two(conv1=Around(4, 6), conv2=Around(6, 3)), refused="inside|within|another conv", either=True
     ),
-    "own attention with dropout": User(lambda d: Two(conv1=Attention(4, 6), conv2=Attention(6, 3)), random=True),
+    "own attention with dropout": User(lambda d: Two(conv1=Attention(4, 6), conv2=Attention(6, 3)), random_edges=True),
     "own edge features": User(lambda d: WithEdges(conv1=EdgeFeatures(4, 6), conv2=EdgeFeatures(6, 3))),
     "own mean over all nodes": User(lambda d: Two(conv1=Own(4, 6), conv2=Central(6, 3)), refused=MIXES),
 }

@@ -150,6 +150,16 @@ class Scaled(Net):
         return self.conv2(self.conv1(x, edge_index, weight).tanh(), edge_index, weight)
 
 
+class Lighter(Net):
+    """Leave light edges out in training: not random, so that it can be compared in any order of the edges."""
+
+    def forward(self, x, edge_index, edge_weight):
+        if self.training:
+            edge_index = edge_index[:, edge_weight > 0.8]
+        x = self.conv1(x, edge_index)
+        return self.conv2(x.tanh(), edge_index) if self.conv2 else x
+
+
 def _drop(model, edges, n):
     return pyg.dropout_edge(edges, p=0.4, training=model.training)[0]
 
@@ -184,10 +194,10 @@ def _square(model, edges, n):
 
 
 TABLE = {
-    "dropout_edge": _changed(_drop, random=True),
-    "dropout_edge, SAGE": _changed(_drop, conv=gnn.SAGEConv, random=True),
-    "dropout_edge, GAT": _changed(_drop, conv=gnn.GATConv, random=True),
-    "DropEdge by hand": _changed(_drop_by_hand, random=True),
+    "dropout_edge": _changed(_drop, random_edges=True),
+    "dropout_edge, SAGE": _changed(_drop, conv=gnn.SAGEConv, random_edges=True),
+    "dropout_edge, GAT": _changed(_drop, conv=gnn.GATConv, random_edges=True),
+    "DropEdge by hand": _changed(_drop_by_hand, random_edges=True),
     "dropout_edge in eval mode": _changed(lambda m, e, n: pyg.dropout_edge(e, p=0.4)[0], refused=RANDOM),
     "add_self_loops": _changed(lambda m, e, n: pyg.add_self_loops(e, num_nodes=n)[0], conv=gnn.SAGEConv),
     "add_self_loops, GAT": _changed(lambda m, e, n: pyg.add_self_loops(e, num_nodes=n)[0], conv=gnn.GATConv),
@@ -199,6 +209,10 @@ TABLE = {
     "to_undirected": _changed(lambda m, e, n: pyg.to_undirected(e, num_nodes=n)),
     "to_undirected, GAT": _changed(lambda m, e, n: pyg.to_undirected(e, num_nodes=n), conv=gnn.GATConv),
     "coalesce": _changed(lambda m, e, n: pyg.coalesce(e, num_nodes=n), conv=gnn.GraphConv),
+    "coalesce, GCN": _changed(lambda m, e, n: pyg.coalesce(e, num_nodes=n)),
+    "light edges left out in training": User(lambda d: Lighter(conv1=first(), conv2=last())),
+    "light edges left out in training, GAT": User(lambda d: Lighter(conv1=gnn.GATConv(4, 3), conv2=None), known=True),
+    "light edges left out in training, SAGE": User(lambda d: Lighter(conv1=gnn.SAGEConv(4, 3), conv2=None), known=True),
     "a copy of the edges": _changed(lambda m, e, n: e.clone(), conv=gnn.GATConv),
     "every other edge": _changed(lambda m, e, n: e[:, ::2], refused=EDGES),
     "edges of two steps": _changed(_square, conv=gnn.SAGEConv, either=True, refused=EDGES),
@@ -269,5 +283,7 @@ TABLE = {
     "sparse matrix into convs": User(
         lambda d: SparseIntoConv(conv1=gnn.SAGEConv(4, 6), conv2=gnn.SAGEConv(6, 3)), refused="sparse", either=True
     ),
-    "weights over the largest": User(lambda d: Scaled(conv1=gnn.GraphConv(4, 6), conv2=last()), refused=EDGES),
+    "weights over the largest": User(
+        lambda d: Scaled(conv1=gnn.GraphConv(4, 6), conv2=last()), refused=EDGES, either=True
+    ),
 }

@@ -56,6 +56,15 @@ class Keeping(Net):
         return self.conv2(self.embedding, edge_index)
 
 
+class Remembering(Net):
+    """Hand something from one layer to a later one by way of the model."""
+
+    def forward(self, x, edge_index):
+        self.skip = self.lin(x)
+        h = self.conv1(x, edge_index).tanh()
+        return self.conv2(h, edge_index) + self.skip
+
+
 class State(Net):
     """Begin with a state of zeros and a column of ones, one row per node."""
 
@@ -150,6 +159,11 @@ TABLE = {
     ),
     "positive and integer parameters": User(lambda d: Positive(conv1=first(), conv2=last())),
     "a kept embedding": User(lambda d: Keeping(conv1=first(), conv2=last())),
+    "a skip kept on the model": User(
+        lambda d: Remembering(lin=nn.Linear(FEATURES, OUT), conv1=first(), conv2=last()),
+        refused="attribute|keeps|kept",
+        either=True,
+    ),
     "a state of zeros": User(
         lambda d: State(conv1=gnn.GCNConv(FEATURES + 1 + HIDDEN, HIDDEN), cell=nn.GRUCell(HIDDEN, HIDDEN), conv2=last())
     ),

@@ -30,7 +30,8 @@ class User:
     refused: str = ""  # what the sentence must say, as a pattern; empty: exact
     either: bool = False  # exact, or refused for that reason: both are honest
     needs: tuple[str, ...] = ()  # attributes of the graph besides those that forward names
-    random: bool = False  # draws random numbers in training mode
+    random: bool = False  # draws random numbers in training mode, one or more per row
+    random_edges: bool = False  # draws them per edge: another order of the edges is another draw
     known: bool = False  # one conv on the features, nothing random: exact in training too, however the graph is cut
     ordered: bool = False  # wants the edges in the order of their receivers
 

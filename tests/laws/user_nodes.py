@@ -218,7 +218,7 @@ TABLE |= {
         lambda d: Features(
             change=lambda m, x: m.lin(x), lin=nn.Linear(4, 6), conv1=gnn.APPNP(3, 0.1, dropout=0.5), conv2=last()
         ),
-        random=True,
+        random_edges=True,
     ),
     "linear layer with a bias": User(lambda d: _replaced(nn.Linear(FEATURES, HIDDEN))),
     "an MLP as linear layer": User(lambda d: _replaced(_encoder())),
