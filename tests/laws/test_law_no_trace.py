@@ -183,7 +183,13 @@ def test_an_error_while_a_batch_sleeps_leaves_no_trace(name):
         return module(batch.x, batch.edge_index)
 
     with pytest.raises(RuntimeError, match="second batch"):
-        exact(model, graph, [graph.induced(nodes) for nodes in torch.arange(48).tensor_split(3)], plan=make_plan(model, graph), call=call)
+        exact(
+            model,
+            graph,
+            [graph.induced(nodes) for nodes in torch.arange(48).tensor_split(3)],
+            plan=make_plan(model, graph),
+            call=call,
+        )
     assert_untouched(model, before)
 
 

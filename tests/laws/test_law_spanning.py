@@ -16,9 +16,9 @@ from topoff.compensation.embeddings import embed, reinitialized
 from topoff.compensation.estimator import Compensation
 from topoff.forward.call import evaluating
 from topoff.forward.plan import Plan
-from topoff.forward.trial import make_plan
 from topoff.forward.structure import Structure, structure_of
 from topoff.forward.subgraph import Supplement
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 SAMPLERS = ["kaminpar", "metis", "random"]

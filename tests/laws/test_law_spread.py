@@ -12,8 +12,8 @@ from torch_geometric.utils import degree
 from graphs import communities, corner_sets, corners, one_node_sets
 from topoff import TOP, Compensator, NodeSets
 from topoff.forward.plan import Plan
-from topoff.forward.trial import make_plan
 from topoff.forward.structure import Structure, structure_of
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 SAMPLERS = ["kaminpar", "metis", "random"]

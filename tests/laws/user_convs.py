@@ -283,7 +283,7 @@ TABLE |= {
             conv1=Own(FEATURES, HIDDEN, aggr=gnn.LSTMAggregation(HIDDEN, HIDDEN)),
             conv2=Own(HIDDEN, OUT, aggr=gnn.LSTMAggregation(OUT, OUT)),
         ),
-        refused="sorted|order",
+        refused="sorted|order|fill",
         either=True,
         ordered=True,
     ),

@@ -18,7 +18,7 @@ from topoff.compensation.embeddings import embed, random_network, unreset_parame
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
 from topoff.forward.arguments import call_text
-from topoff.forward.call import Call, plain
+from topoff.forward.call import Call, evaluating, plain
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
 from topoff.forward.fingerprint import described, fingerprint
@@ -190,7 +190,7 @@ class Basis:
     def _fingerprint(self, networks: Sequence[nn.Module]) -> str:
         """Hash all that a compensation depends on: graph, batches, networks (code and weights), estimator, versions."""
         tensors = [*self.loader.sets.of(0)]
-        tensors += [value for network in networks for value in network.state_dict().values() if value is not None]
+        tensors += [value for network in networks for value in _copied(network).values() if value is not None]
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
         graph = described(self.loader.graph.data.to_dict())  # all of it: a model may read any attribute
         called = call_text(plain(self.model), self.loader.graph.data)
@@ -211,5 +211,6 @@ def _to(*sinks: Callable[[Tensor], None]) -> Collect:
 
 
 def _copied(model: nn.Module) -> dict[str, Any]:
-    """Return a copy of a model's state_dict."""
-    return copy.deepcopy(plain(model).state_dict())
+    """Return a copy of a model's state_dict; in eval mode, for some (spectral norm) move as they are read."""
+    with evaluating(model):
+        return copy.deepcopy(plain(model).state_dict())

@@ -29,8 +29,8 @@ from topoff.compensation.refresh import Refreshing
 from topoff.data.split import given_masks
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan
-from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import whole_graph
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.machine.memory import readable
 from topoff.tasks.metrics import score

@@ -16,8 +16,8 @@ from topoff.compensation.embeddings import random_network
 from topoff.compensation.fidelity import Forward, compare_gradients, gradient, output_error
 from topoff.compensation.top import TOP
 from topoff.forward.call import caller, evaluating
-from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import Subgraph, whole_graph
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.methods.gas import Gas
 from topoff.tasks.metrics import METRICS

@@ -23,6 +23,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, how many are d
 
 HALF = (torch.bfloat16, torch.float16)
 
+
 def caller(model: nn.Module, call: Call | None = None, *, arguments: Arguments | None = None) -> Call:
     """Return a function that calls the model (or a copy of it) on a batch, its arguments filled by name.
 

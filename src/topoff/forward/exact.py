@@ -20,7 +20,6 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -31,11 +30,11 @@ from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.extended import Extended
 from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
+from topoff.forward.member import Handed, Member
 from topoff.forward.norms import check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
-from topoff.forward.runner import Runner
-from topoff.graph.graph import AROUND, Graph, Neighborhood
-from topoff.graph.operators import Operator, Sparse
+from topoff.forward.runner import Attributes, Runner
+from topoff.graph.graph import Graph
 
 # Told the same rows by their place in the forward, "conv/call/hop", as `Subgraph` names it.
 Remember = Callable[[str, Tensor], None]
@@ -54,7 +53,7 @@ def exact(
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
-    Where the model returns several tensors, so does this; what has no row per node is None.
+    Where the model returns several tensors, so does this.
 
     Args:
         model: any PyG model; its mode and parameters are left as they are.
@@ -92,7 +91,7 @@ class Lockstep(Handler):
         self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
     ) -> None:
         self.graph, self.plan = graph, plan
-        self.batches = [_Batch(graph, batch, plan, device=device) for batch in batches]
+        self.batches = [Member(graph, batch, plan, device=device) for batch in batches]
         self.awake = self.batches[0]
         super().__init__([conv for conv in convs if conv.path != "batch"])  # in eval mode a batch norm acts per row
 
@@ -100,6 +99,7 @@ class Lockstep(Handler):
         """Run a model in eval mode; return its outputs in the order of the nodes."""
         run = caller(model, call)
         with evaluating(model), self.on(self.awake.data):
+            self.attributes = Attributes(model)
             return self.run(lambda batch: run(model, batch))
 
     @property
@@ -142,7 +142,8 @@ class Lockstep(Handler):
 
     def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch
-        return runner.step()
+        with self.attributes.of(runner):
+            return runner.step()
 
     def _share(self, handed: list[Handed]) -> None:
         """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all."""
@@ -178,7 +179,7 @@ class Lockstep(Handler):
         for batch, part in zip(self.batches, parts, strict=True):
             if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
                 if inner:
-                    return None
+                    return _common(parts)
                 raise_rows(part, of=of, size=batch.size, whole=self.graph.num_nodes)
             if whole is None:
                 whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
@@ -192,7 +193,7 @@ class Lockstep(Handler):
         if not conv.is_conv:
             return self._normalize(call)
         call.known = self.knows(call) if wide else 0
-        general = conv.path == "general" or (wide and not call.own_edges(batch.data))
+        general = conv.path == "general" or conv.name in self.plan.rewired
         if general or wide:
             near = batch.neighborhood(self.plan.flow_of(conv))
             extended = Extended(
@@ -248,6 +249,23 @@ class Lockstep(Handler):
         return torch.cat([normalized(call.conv.module, own, moments, self.graph.num_nodes), rest])
 
 
+def _common(parts: list[Any]) -> Any:
+    """Return what all batches have in common beside their rows, such as a penalty on the weights.
+
+    Raises:
+        ValueError: where they differ.
+    """
+    first = parts[0]
+    same = all(torch.allclose(first, part) if isinstance(first, Tensor) else first == part for part in parts)
+    if not same:
+        got = f"shape {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
+        raise ValueError(
+            f"Expected every output to have rows of nodes, or not to depend on the nodes (got {got} that is another "
+            f"one for every batch): compute it outside of the model, from its rows."
+        )
+    return first
+
+
 def raise_rows(part: Any, *, of: str, size: int, whole: int) -> NoReturn:
     """Raise for what has not one row per node."""
     if isinstance(part, Tensor) and part.dim() and part.size(0) == whole:
@@ -261,57 +279,3 @@ def raise_rows(part: Any, *, of: str, size: int, whole: int) -> NoReturn:
         f"Expected {of} to have one row per node (got {got} for a batch of {size} nodes): let the model return rows of "
         f"nodes, and pool outside of it."
     )
-
-
-@dataclass(frozen=True)
-class Handed:
-    """Hold what a batch hands in: rows for the halos of the others, or its part of a sum."""
-
-    conv: Conv
-    hop: int | None  # the propagation; None where nobody is told of it
-    rows: Tensor
-    is_sum: bool = False
-
-
-class _Batch:
-    """Hold what one batch needs while it runs."""
-
-    def __init__(self, graph: Graph, batch: Data, plan: Plan, *, device: torch.device) -> None:
-        """Take the batch, or what a wide model is called with instead, to the model's device."""
-        self.graph, self.device = graph, device
-        self.nodes: Tensor = batch.n_id.cpu()
-        self.size = self.nodes.numel()
-        self.shared: Tensor | None = None  # the (n, d) matrix of the current exchange
-        self.now: ConvCall | None = None  # the conv that is running
-        self.calls: dict[str, int] = {}  # of every conv so far
-        self._operators: dict[Operator, Sparse] = {}
-        self._around: dict[str, Neighborhood] = {}
-        self.data = graph.widened(batch, self.neighborhood(AROUND)) if plan.wide else batch
-        self.data = self.data if self.data.x.device == device else self.data.to(device)
-        self.rows = int(self.data.num_nodes or 0)
-        self.runner: Runner
-
-    def exchange(self, call: ConvCall, rows: Tensor, *, record: bool = True) -> Tensor:
-        """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them."""
-        whole = self.hand_in(Handed(call.conv, call.hop if record else None, rows))
-        call.hop += record
-        return whole
-
-    def hand_in(self, handed: Handed) -> Tensor:
-        """Hand something in, sleep until all batches have, and return what was made of it."""
-        self.runner.hand_in(handed)
-        whole, self.shared = self.shared, None
-        assert whole is not None
-        return whole
-
-    def operator(self, operator: Operator) -> Sparse:
-        """Return A[B, :] of an operator, cut at the first call."""
-        if operator not in self._operators:
-            self._operators[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
-        return self._operators[operator]
-
-    def neighborhood(self, flow: str) -> Neighborhood:
-        """Return the edges about the batch, cut at the first call."""
-        if flow not in self._around:
-            self._around[flow] = self.graph.neighborhood(self.nodes, flow=flow).to(self.device)
-        return self._around[flow]

@@ -132,7 +132,9 @@ class Handler(ABC):
             """Hand a call of the conv over; one inside another conv belongs to that."""
             around, x = handler.now, args[0] if args else kwargs[conv.parameters[0]]
             if around is not None and around.general:
-                return inner(conv, around, x, lambda rows: forward(rows, *args[1:], **kwargs) if args else forward(**kwargs))
+                return inner(
+                    conv, around, x, lambda rows: forward(rows, *args[1:], **kwargs) if args else forward(**kwargs)
+                )
             number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
             handler.now = call = ConvCall(
                 conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from topoff.forward.intercept import ConvCall
 
+
 def sums_of(rows: Tensor) -> Tensor:
     """Return the sums of rows (b, d) and of their squares, in float64; (2, d)."""
     wide = rows.double()

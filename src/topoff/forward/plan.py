@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from topoff.forward.convs import Conv
-from topoff.graph.graph import AROUND, Chain
+from topoff.graph.graph import APART, AROUND, Chain
 from topoff.graph.operators import Operator
 
 
@@ -28,6 +28,8 @@ class Plan:
     depth: int = 0  # propagations of one forward
     degrees: frozenset[str] = frozenset()  # general convs that compute with the edges: they get all that are `AROUND`
     deep: dict[str, frozenset[int]] = field(default_factory=dict)  # by conv: propagations that read another's result
+    apart: bool = False  # edges are sorted or made unique: nodes beyond the halo must not be one
+    rewired: frozenset[str] = frozenset()  # linear convs that are given other edges than the graph's own
     wide: bool = False  # the model itself reads edges: it is called with all rows and edges that are `AROUND`
     num_nodes: int = 0  # of the whole graph
     moments: dict[str, Tensor] = field(default_factory=dict)  # by place: what norms over all nodes last saw, (2, d)
@@ -38,7 +40,9 @@ class Plan:
         Raises:
             ValueError: where the model or one of its convs reads more than the rows of its neighbours.
         """
-        readers = [str(conv) for conv in self.convs if conv.path == "norm" or conv.name in self.degrees | self.deep.keys()]
+        readers = [
+            str(conv) for conv in self.convs if conv.path == "norm" or conv.name in self.degrees | self.deep.keys()
+        ]
         if self.wide or readers:
             raise ValueError(
                 f"Expected a model that reads a node's neighbours alone, one propagation at a time (got "
@@ -52,7 +56,12 @@ class Plan:
 
     def flow_of(self, conv: Conv) -> str:
         """Return the neighbourhood that a general conv gets."""
-        return AROUND if self.wide or conv.name in self.degrees else str(conv.module.flow)
+        return self.around if self.wide or conv.name in self.degrees else str(conv.module.flow)
+
+    @property
+    def around(self) -> str:
+        """The neighbourhood of a model or conv that computes with the edges."""
+        return APART if self.apart else AROUND
 
     def is_constant(self, conv: Conv, hop: int) -> bool:
         """Return whether a propagation sees only the raw features in all calls of its conv, so that its halo is known.

@@ -17,7 +17,7 @@ from topoff.forward.exact import Lockstep
 from topoff.forward.intercept import Handler, map_tensors, uncached
 from topoff.forward.piece import padded
 from topoff.forward.plan import Plan
-from topoff.forward.refusals import refuse_global
+from topoff.forward.refusals import GLOBAL, refuse_global
 from topoff.graph.graph import Graph
 
 TOLERANCE, COARSE = 1e-9, 1e-3  # relative, in float64 and for a model that runs in its own type alone
@@ -72,12 +72,15 @@ class Rehearsal:
         self.piece = self.piece.to(self.device)
         self.graph, self.convs = Graph(copy.copy(self.piece).cpu()), describe(self.model)
         for name, module in self.model.named_modules():
-            module.register_forward_pre_hook(lambda module, _, name=name: refuse_global(name, module, running=True))
+            if type(module).__name__ in GLOBAL:
+                module.register_forward_pre_hook(lambda module, _, name=name: refuse_global(name, module, running=True))
 
     def plainly(self, data: Data) -> Any:
         """Return the output of the plain forward in eval mode."""
+        own = copy.copy(data)
+        own.x = data.x.clone()  # some models change their input
         with self._typed(), evaluating(self.model), uncached(self.convs):
-            return self.run(self.model, data)
+            return self.run(self.model, own)
 
     def copy(self, *, training: bool) -> nn.Module:
         """Return a copy of the model in one of its modes: training moves statistics."""
@@ -118,14 +121,29 @@ class Rehearsal:
 
     def check_size(self, rows: int) -> None:
         """Refuse a model whose output at some nodes changes with the number of nodes elsewhere."""
-        count, longer = self.graph.num_nodes, padded(self.piece, rows)
-        out = map_tensors(self.plainly(longer), lambda tensor: tensor[:count] if tensor.dim() else tensor)
-        if not relative_error(out, self.expected) <= self.tolerance:
+        longer = padded(self.piece, rows)
+        self._check_same_size(self.expected, self.plainly(longer), self.graph.num_nodes, int(longer.num_nodes or 0))
+
+    def _check_same_size(self, few: Any, many: Any, count: int, rows: int) -> None:
+        out = map_tensors(many, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == rows else tensor)
+        if not relative_error(out, few) <= self.tolerance:
             raise ValueError(
                 f"Expected the model's output at a node not to depend on the number of nodes (got another one after "
-                f"{longer.num_nodes - count} nodes without edges were added to {count}): look for a branch on the "
-                f"size of x, or for a mean or norm over all nodes."
+                f"{rows - count} nodes without edges were added to {count}): look for a branch on the size of x, or "
+                f"for a mean or norm over all nodes."
             )
+
+    def _check_few(self) -> None:
+        """Refuse a model that treats two nodes without edges in another way when they are alone."""
+        pair = self.graph.induced(torch.arange(min(2, self.graph.num_nodes))).to(self.device)
+        pair.edge_index = pair.edge_index[:, :0]
+        for key in self.graph.edge_level:
+            pair[key] = pair[key][:0]
+        try:
+            few, many = self.plainly(pair), self.plainly(padded(pair, self.graph.num_nodes))
+        except Exception:  # it cannot do without edges: nothing is learnt
+            return
+        self._check_same_size(few, many, 2, self.graph.num_nodes)
 
     def compare(self, lockstep: Callable[[], Lockstep]) -> None:
         """Compare exact batches with the plain forward, and raise where they differ."""
@@ -133,6 +151,8 @@ class Rehearsal:
             out = lockstep().run_model(self.model, self.call)
         error = relative_error(out, self.expected)
         if not error <= self.tolerance:
+            self.check_size(3 * self.graph.num_nodes)
+            self._check_few()
             where = self._first_difference(lockstep())
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got a relative "
@@ -181,7 +201,7 @@ class Rehearsal:
         hooks = [
             module.register_forward_hook(lambda _, __, out, name=name: note(name, out))
             for name, module in self.model.named_modules()
-            if name
+            if name and not any(name.startswith(f"{conv.name}.") for conv in self.convs)
         ]
         try:
             yield

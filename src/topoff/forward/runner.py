@@ -13,10 +13,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch_geometric.data import Data
 
 
@@ -79,3 +81,36 @@ class Runner:
             self._error = error
         self.done = True
         self._slept.release()
+
+
+class Attributes:
+    """Keep apart what the forwards of several batches leave on the modules that they share.
+
+    Some models note something on a module and read it later (`self.degree = ...`): another batch must not change it.
+    Whatever was noted is gone in the end.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Note what is there before."""
+        self._before = [(vars(module), dict(vars(module))) for module in model.modules()]
+        self._kept: dict[Runner, list[dict[str, Any]]] = {}
+
+    @contextmanager
+    def of(self, runner: Runner) -> Iterator[None]:
+        """Give the modules what a batch has left on them, inside `with`."""
+        for (now, _), kept in zip(self._before, self._kept.pop(runner, []), strict=False):
+            now.update(kept)
+        try:
+            yield
+        finally:
+            self._kept[runner] = [_taken(now, before) for now, before in self._before]
+
+
+def _taken(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Take changes out of the attributes of a module, and return them."""
+    if len(now) == len(before) and all(before.get(name) is value for name, value in now.items()):
+        return {}
+    changed = {name: value for name, value in now.items() if name not in before or before[name] is not value}
+    now.clear()
+    now.update(before)
+    return changed

@@ -31,7 +31,7 @@ from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
 from topoff.forward.norms import check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, inner_structure, structure_of
-from topoff.graph.graph import AROUND, Graph
+from topoff.graph.graph import Graph
 from topoff.graph.operators import Movable, Operator
 
 
@@ -57,7 +57,7 @@ def cut_inside(graph: Graph, plan: Plan, nodes: Tensor, **operators: Any) -> Dat
 
 def _supplied(batch: Data, graph: Graph, plan: Plan, structure: Structure) -> Data:
     """Give a batch what its model needs besides."""
-    wide = graph.widened(batch, structure.around[AROUND]) if plan.wide else None
+    wide = graph.widened(batch, structure.around[plan.around]) if plan.wide else None
     batch.supplement = Supplement(plan, structure, wide)
     return batch
 

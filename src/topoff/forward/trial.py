@@ -20,18 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
-from topoff.forward.exact import Handed, Lockstep
+from topoff.forward.exact import Lockstep
 from topoff.forward.extended import Extended
 from topoff.forward.intercept import ConvCall, ForeignInput, map_tensors
+from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
 from topoff.forward.rehearsal import Rehearsal
 from topoff.forward.watch import Tracer, Watch
-from topoff.graph.graph import AROUND, Graph
+from topoff.graph.graph import Graph
 
 
 def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Plan:
@@ -73,9 +73,9 @@ def _check_dtype(model: nn.Module, x: Tensor) -> None:
 
 def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
     """Return the plan of a rehearsed model."""
-    rehearsal.check_repeatable()
     watch = Watch([rehearsal.piece[key] for key in ("edge_index", *rehearsal.graph.edge_level)])
     seen = {mode: _traced(rehearsal, watch, training=mode) for mode in (False, True)}
+    rehearsal.check_repeatable()
     plan = _noted(rehearsal, seen[False], seen[True], wide="" in watch.readers or _changes_features(seen))
     try:
         plan = _compared(rehearsal, plan)
@@ -107,6 +107,7 @@ def _changes_features(seen: dict[bool, Tracer]) -> bool:
 
 def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bool) -> Plan:
     """Make a plan of what was noted in both modes."""
+    watch = evaluated.watch
     degrees = evaluated.degrees() | trained.degrees()
     plan = Plan(
         [conv for conv in rehearsal.convs if conv.path != "batch" or wide or _is_inside(conv, rehearsal.convs)],
@@ -117,10 +118,12 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
         depth=evaluated.depth,
         degrees=degrees,
         wide=wide,
+        apart=watch.sorts,
+        rewired=frozenset(name for name, conv in evaluated.general.items() if conv.path == "linear"),
         num_nodes=rehearsal.graph.num_nodes,
     )
     general = (evaluated.general | trained.general).values()
-    return replace(plan, flows=(AROUND,) if wide else tuple(dict.fromkeys(plan.flow_of(conv) for conv in general)))
+    return replace(plan, flows=(plan.around,) if wide else tuple(dict.fromkeys(plan.flow_of(conv) for conv in general)))
 
 
 def _is_inside(norm: Conv, convs: list[Conv]) -> bool:
@@ -153,7 +156,7 @@ class Tainted(Lockstep):
 
     def knows(self, call: ConvCall) -> int:
         """Whether no argument holds a tainted row, in any batch."""
-        near = self.awake.neighborhood(AROUND)
+        near = self.awake.neighborhood(self.plan.flow_of(call.conv))
         extended = Extended(call, self.awake.data, self.awake.size, near, lambda h: h, wide=True)
         known = int(not self._any_tainted(call, extended, (call.args, call.kwargs)))
         calls = self.known.setdefault(call.conv.name, [])

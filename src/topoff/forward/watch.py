@@ -27,6 +27,7 @@ from topoff.graph.operators import Operator
 
 HARMLESS = {"dim", "is_floating_point", "is_sparse", "is_complex", "__repr__"}  # say nothing about the graph
 FORMS = {"dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse", "ndim", "is_sparse_csr", "grad_fn"}
+SORTING = {"sort", "argsort", "unique", "unique_consecutive", "_unique2", "unique_dim", "msort", "topk"}
 TELLING = {"edge_index", "edge_index_j", "size", "size_j", "adj_t"}  # arguments of `message` that tell more than rows
 
 
@@ -37,6 +38,7 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self.watched = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
         self.readers: set[str] = set()
+        self.sorts = False  # whether somebody sorts them, as to make them unique
         self.reader: str | None = ""  # who runs now; None where nobody is to be noted
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,7 +48,16 @@ class Watch(TorchFunctionMode):
             map_tensors([list(args), kwargs or {}], given.append)
             if any(tensor is own for tensor in given for own in self.watched):
                 self.readers.add(self.reader)
+                self.sorts |= getattr(func, "__name__", "") in SORTING
+                out = func(*args, **(kwargs or {}))
+                map_tensors(out, self._follow)
+                return out
         return func(*args, **(kwargs or {}))
+
+    def _follow(self, tensor: Tensor) -> None:
+        """Watch what was made of ids of nodes."""
+        if not torch.is_floating_point(tensor) and tensor.dim():
+            self.watched.append(tensor)
 
     def as_reader(self, name: str | None, run: Callable[[], Any]) -> Any:
         """Run something as a reader of its own."""

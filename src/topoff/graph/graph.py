@@ -27,6 +27,7 @@ Chain = tuple[Operator, ...]
 
 
 AROUND = "around"  # a neighbourhood with all edges that touch the batch or its halo, besides those of one flow
+APART = "apart"  # the same, in which the nodes beyond the halo are not one, but each its own
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,7 +35,7 @@ class Neighborhood(Movable):
     """Hold the edges about a batch, its nodes numbered first, its halo after them, then what stands for all others.
 
     Of one flow, these are the edges N(B) -> B. `AROUND`, they are all edges that touch B or C, so that the degrees of
-    B and C are those of the graph; their other ends are one node more.
+    B and C are those of the graph; their other ends are one node more, or many where they are kept `APART`.
     """
 
     halo: Tensor  # (c,) global ids of C
@@ -161,7 +162,7 @@ class Graph:
 
     def neighborhood(self, nodes: Tensor, *, flow: str = "source_to_target") -> Neighborhood:
         """Return the edges about a batch and its halo C: those of a flow, N(B) -> B, or all that are `AROUND`."""
-        around, local = flow == AROUND, self._numbered(nodes)
+        around, local = flow in (AROUND, APART), self._numbered(nodes)
         edge_ids = self._touching(nodes) if around else self.edges_into(nodes, flow=flow)
         edges = self.data.edge_index[:, edge_ids]
         halo = edges[local[edges] < 0].unique()
@@ -170,9 +171,10 @@ class Graph:
         others = 0
         if around:
             edge_ids = self._touching(torch.cat([nodes, halo]))
-            local[local < 0] = size
             edges = self.data.edge_index[:, edge_ids]
-            others = int((local[edges] == size).any())
+            beyond = edges[local[edges] < 0].unique()
+            others = min(1, beyond.numel()) if flow == AROUND else beyond.numel()
+            local[beyond] = size if flow == AROUND else torch.arange(size, size + others)
         others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
         edges = local[edges]
         order = edges[1].argsort(stable=True)  # some aggregations want them sorted

@@ -21,9 +21,9 @@ from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact
 from topoff.forward.intercept import Handler
 from topoff.forward.plan import Plan
-from topoff.forward.trial import make_plan, recheck
 from topoff.forward.subgraph import Subgraph
-from topoff.graph.graph import AROUND, Graph
+from topoff.forward.trial import make_plan, recheck
+from topoff.graph.graph import APART, AROUND, Graph
 from topoff.methods.histories import Histories
 
 Ints = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ def pieces_of(graph: Graph, *, most: int) -> list[Data]:
 def heard(plan: Plan, graph: Graph) -> tuple[Ints, Ints]:
     """Return who hears whom, in the directions in which a model's messages flow; see `senders`."""
     flows = {operator.flow for operator in plan.operators} | set(plan.flows) or {"source_to_target"}
-    if AROUND in flows:
+    if flows & {AROUND, APART}:
         flows = {"source_to_target", "target_to_source"}
     return senders(graph.data.edge_index, graph.num_nodes, flows=sorted(flows))
 

@@ -10,8 +10,8 @@ from torch_geometric.data import Data
 
 from topoff.batching.position import Position
 from topoff.forward.call import Learner, evaluating
-from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import Subgraph, whole_graph
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 

@@ -16,9 +16,9 @@ from topoff.compensation.embeddings import embed
 from topoff.compensation.estimator import Compensation, Compensator
 from topoff.compensation.top import TOP
 from topoff.forward.convs import Conv, describe
-from topoff.forward.trial import make_plan
 from topoff.forward.structure import structure_of
 from topoff.forward.subgraph import Supplement
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 

@@ -12,8 +12,8 @@ from graphs import communities, corner_sets, corners
 from topoff.compensation.estimator import Compensation, Compensator
 from topoff.compensation.principal import WIDE, Principal, compress
 from topoff.forward.plan import Plan
-from topoff.forward.trial import make_plan
 from topoff.forward.structure import Structure, structure_of
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 

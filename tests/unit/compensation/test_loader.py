@@ -16,8 +16,8 @@ from topoff.compensation.certificate import BatchReport, Residual, describe_batc
 from topoff.compensation.compensated import compensating
 from topoff.compensation.estimator import Compensator
 from topoff.compensation.loader import Loader
-from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import whole_graph
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 

@@ -20,7 +20,13 @@ def run(model: nn.Module, data: Data | None = None, **kwargs: object) -> Tensor:
     """Run the model exactly on the batches of the corners graph, or on three batches of another one."""
     sets = corner_sets() if data is None else [torch.arange(data.num_nodes)[i::3] for i in range(3)]
     graph = Graph(data or corners())
-    return exact(model, graph, [graph.induced(nodes) for nodes in sets], plan=make_plan(model, graph, call=kwargs.get('call')), **kwargs)
+    return exact(
+        model,
+        graph,
+        [graph.induced(nodes) for nodes in sets],
+        plan=make_plan(model, graph, call=kwargs.get("call")),
+        **kwargs,
+    )
 
 
 class Mixed(nn.Module):

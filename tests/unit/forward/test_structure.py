@@ -7,8 +7,8 @@ import torch_geometric.nn as gnn
 from torch import Tensor, nn
 
 from graphs import communities
-from topoff.forward.trial import make_plan
 from topoff.forward.structure import inner_structure, structure_of
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 

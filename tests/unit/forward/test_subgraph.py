@@ -6,8 +6,8 @@ import torch_geometric.nn as gnn
 from torch import nn
 
 from graphs import communities
-from topoff.forward.trial import make_plan
 from topoff.forward.subgraph import Subgraph, closed, cut_batch, cut_inside, whole_graph
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 MODELS = {
