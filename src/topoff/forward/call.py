@@ -6,14 +6,15 @@ import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol, Self
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.data.check import check
+from topoff.forward.recompute import Binding, bind_in_backward
 from topoff.models.dropout import fast_dropout
 
 Call = Callable[[nn.Module, Data], Any]
@@ -111,13 +112,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-class Binding(Protocol):
-    """Bind a model to a batch, so that something else stands in for its message passing: a `Handler`."""
-
-    def on(self, batch: Data) -> AbstractContextManager[None]:
-        """Bind the model inside `with`."""
-
-
 class Learner(ABC):
     """Run a model on batches and train it there: what every method shares, `TOP` among them.
 
@@ -165,6 +159,8 @@ class Learner(ABC):
         """Return the outputs of a batch's targets, with gradients; (batch_size, out)."""
         with self.handler.on(batch), fast_dropout(self.model) if self.fast_dropout else nullcontext():
             out: Tensor = self._run(self.model, batch)
+        if self.handler.recomputes:
+            bind_in_backward(plain(self.model), self.handler, batch, out=out, fast=self.fast_dropout)
         return out if len(out) == batch.batch_size else out[: batch.batch_size]
 
     def learn(self, batch: Data, loss_of: LossOf) -> Tensor:

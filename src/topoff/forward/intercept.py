@@ -16,9 +16,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from topoff.forward.convs import EDGE_VALUES, Conv
+from topoff.forward.recompute import check_again
 from topoff.graph.graph import Neighborhood
 from topoff.graph.operators import Operator
 
+SAVING = torch._C._autograd._top_saved_tensors_default_hooks  # what is done with tensors kept for backward, or None
 Collect = Callable[[Conv, int, Tensor], None]  # told the rows that a conv reads, and the number of the propagation
 
 
@@ -72,6 +74,8 @@ class Handler(ABC):
     """
 
     carries: ClassVar[str] = "edge_index"  # what a batch must carry besides its rows
+    recomputable: ClassVar[bool] = False  # a conv may be run again on its batch, and computes the same
+    recomputes = False  # parts of this forward are to be run again by the backward pass (see `recompute`)
 
     def __init__(self, convs: list[Conv]) -> None:
         """Prepare what stands in for the convs; batches come later, with `on`."""
@@ -88,6 +92,7 @@ class Handler(ABC):
                 f"Expected a batch of a TOP or Loader (got a Data without its {self.carries}): use `for batch in top`."
             )
         self.batch, self.calls = batch, {}
+        self.recomputes, self._kept = False, (torch.is_grad_enabled(), SAVING(True))
         before = []
         for module, own in self._bound:
             filled = getattr(module, "cached", True) or vars(module).get("_cached_edge_index") is not None
@@ -103,6 +108,8 @@ class Handler(ABC):
                     del module.__dict__[name]
                 module.__dict__.update(was)
 
+    bind = on  # alone, without what a subclass does around it
+
     def _stand_ins(self, conv: Conv) -> dict[str, Callable[..., Any]]:
         """Make the functions that replace a conv's `forward` and, where it is linear, its `propagate`."""
         forward = conv.module.forward
@@ -111,6 +118,10 @@ class Handler(ABC):
         def convolve(*args: Any, **kwargs: Any) -> Any:
             """Hand a call of the conv over."""
             x = args[0] if args else kwargs[conv.parameters[0]]
+            if torch._C._current_graph_task_id() != -1:  # a backward pass is running
+                check_again(handler, conv)
+            elif (torch.is_grad_enabled(), SAVING(True)) != handler._kept:
+                handler.recomputes = True
             number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
             call = ConvCall(conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number)
             around, handler.now = handler.now, call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class Exchange(Subgraph):
     """Pass every propagation through `product`, in both directions: forward with h, backward with G."""
 
     before_weights = True
+    recomputable: ClassVar[bool] = False  # histories would be pushed twice
 
     def __init__(self, convs: list[Conv], histories: Histories) -> None:
         super().__init__(convs)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,7 @@ class Remembering(Subgraph):
     """Stand in for a model's message passing, the halo's rows taken from histories."""
 
     before_weights = True
+    recomputable: ClassVar[bool] = False  # histories would be pushed twice
 
     def __init__(self, convs: list[Conv], model: nn.Module, *, histories: Histories) -> None:
         super().__init__(convs)
