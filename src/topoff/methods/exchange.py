@@ -35,7 +35,8 @@ class Patch(Movable):
         if batch_only:
             end = self.sent if back else self.received
             ids, offsets, values = ids[:end], offsets[: self.size + 1], values[:end]
-        return multiply(ids, offsets, values, rows)
+        product = multiply(ids, offsets, values, rows)
+        return product.to(torch.promote_types(self.around.weighs or rows.dtype, rows.dtype))
 
 
 @dataclass(frozen=True, repr=False)
