@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from graphs import communities
 from topoff import TOP, predict
+from topoff.methods.registry import METHODS
 
 NEAR = {torch.bfloat16: 0.05, torch.float16: 0.01}  # relative, of outputs; gradients: four times that
 WIDTHS = (8, 4)
@@ -134,3 +135,21 @@ def test_features_in_half_precision_are_widened_for_a_model_in_float32() -> None
 def test_a_model_in_half_precision_on_wider_features_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Expected the model in the type of the features, torch.float32 \(got torch"):
         wrapped(network("gcn").bfloat16(), communities(64, dtype=torch.float32)).prepare()
+
+
+@pytest.mark.parametrize("half", ["autocast", "model"])
+@pytest.mark.parametrize("name", ["full", "cluster", "gas", "ns", "lmc", "graphfm-ob", "vrgcn"])
+def test_other_methods_are_near_float32_too(name: str, half: str) -> None:
+    found = []
+    for few in (False, True):
+        dtype = torch.bfloat16 if few and half == "model" else torch.float32
+        model, kind = network("gcn").to(dtype), METHODS[name]
+        settings = {"ratio": 0.25, "batches": "random"}
+        method = kind(
+            model, communities(64, dtype=dtype), **{key: settings[key] for key in settings if key in kind.settings}
+        )
+        method.prepare()
+        with torch.autocast("cpu", enabled=few and half == "autocast"):
+            method.learn(next(iter(method.batches())), lambda out, _: out.float().square().sum())
+        found.append(torch.cat([parameter.grad.float().view(-1) for parameter in model.parameters()]))
+    assert 0 < near(found[1], found[0]) < 4 * NEAR[torch.bfloat16]

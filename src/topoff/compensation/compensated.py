@@ -17,7 +17,8 @@ torch.Size([10, 2])
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.compensation.estimator import Compensation
+from topoff.forward.call import plain
 from topoff.forward.convs import describe
+from topoff.forward.recompute import bind_in_backward
 from topoff.forward.structure import Spot
 from topoff.forward.subgraph import Subgraph
 from topoff.graph.operators import Operator, multiply
@@ -86,10 +89,32 @@ class _Compensate(torch.autograd.Function):
         return out, None, None, None, None, None  # autograd gives it h's type
 
 
-def compensating(model: nn.Module, batch: Data) -> AbstractContextManager[Data]:
+@contextmanager
+def compensating(model: nn.Module, batch: Data) -> Iterator[Data]:
     """Let the model see the whole graph through a batch of a `Loader`, inside `with`; for loops of your own.
 
     It yields what to call the model with: the batch, or one with more rows for a model that reads edges itself.
+
+    Raises:
+        ValueError: at the end, where parts of the model that backward computes again were called without the model.
     """
-    wide = "supplement" in batch and batch.supplement.plan.wide
-    return Compensated([conv for conv in describe(model) if wide or conv.path != "batch"]).on(batch)
+    plan = batch.supplement.plan if "supplement" in batch else None
+    bound = {conv.name for conv in plan.convs} if plan else set()
+    handler = Compensated([conv for conv in describe(model) if not bound or conv.name in bound])
+
+    def remember(_: nn.Module, given: Any, out: Any) -> None:
+        """Bind the model again where its backward pass needs that."""
+        if handler.recomputes:
+            bind_in_backward(plain(model), handler, batch, out=out)
+
+    hook = model.register_forward_hook(remember)
+    try:
+        with handler.on(batch) as seen:
+            yield seen
+    finally:
+        hook.remove()
+    if handler.recomputes:
+        raise ValueError(
+            "Expected the model itself to be called in `with compensating(...)` (got calls of parts of it that "
+            "backward computes again, such as checkpointing): call the model, or run its parts under torch.no_grad()."
+        )

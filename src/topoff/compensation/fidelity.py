@@ -6,7 +6,8 @@ relative error = sqrt(sum_i ||H*_Bi - H_Bi||_F^2) / ||H*||_F, in eval mode, agai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -111,12 +112,33 @@ def gradient(model: nn.Module, run: Forward, batches: Sequence[Data], *, loss: L
     for batch in batches:
         if not bool(batch.train_mask.any()):
             continue
-        with evaluating(model), torch.enable_grad():
+        with evaluating(model), torch.enable_grad(), _no_gradients(parameters):
             value = loss(run(batch)[batch.train_mask], batch.y[batch.train_mask]) / count
-            parts = torch.autograd.grad(value, parameters, allow_unused=True)
-        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, parts, strict=True)]
+            value.backward()  # type: ignore[no-untyped-call]  # checkpointing knows no torch.autograd.grad
+            flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         total += torch.cat([part.reshape(-1) for part in flat]).double().cpu()
     return total
+
+
+@contextmanager
+def _no_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Take the gradients away that parameters have, and give them back afterwards.
+
+    >>> weight = nn.Parameter(torch.ones(1))
+    >>> weight.grad = torch.tensor([2.0])
+    >>> with _no_gradients([weight]):
+    ...     weight.grad
+    >>> weight.grad
+    tensor([2.])
+    """
+    before = [parameter.grad for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, grad in zip(parameters, before, strict=True):
+            parameter.grad = grad
 
 
 def gradient_memory(model: nn.Module, data: Data) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol, Self
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 from topoff.data.check import check
 from topoff.forward.arguments import Arguments, fill, settle, signature_of
+from topoff.forward.recompute import Binding, bind_in_backward
 from topoff.machine.notices import notify
 from topoff.models.dropout import fast_dropout
 
@@ -110,13 +111,6 @@ def own_rows(out: Any, rows: int, size: int) -> Any:
     return {key: own_rows(item, rows, size) for key, item in out.items()} if isinstance(out, dict) else out
 
 
-class Binding(Protocol):
-    """Bind a model to a batch, so that something else stands in for its message passing: a `Handler`."""
-
-    def on(self, batch: Data) -> AbstractContextManager[Data]:
-        """Bind the model inside `with`; yields what to call it with."""
-
-
 class Learner(ABC):
     """Run a model on batches and train it there: what every method shares, `TOP` among them.
 
@@ -173,6 +167,8 @@ class Learner(ABC):
         """Return the outputs of a batch's targets, with gradients; (batch_size, out), or what the model returns."""
         with self.handler.on(batch) as seen, fast_dropout(self.model) if self.fast_dropout else nullcontext():
             out = self._run(self.model, seen)
+        if self.handler.recomputes:
+            bind_in_backward(plain(self.model), self.handler, batch, out=out, fast=self.fast_dropout)
         if not isinstance(out, Tensor):
             return own_rows(out, seen.num_nodes, batch.batch_size)
         return out if len(out) == batch.batch_size else out[: batch.batch_size]

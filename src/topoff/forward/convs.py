@@ -39,9 +39,7 @@ class Conv:
     module: nn.Module
     path: str  # "linear" or "general"; of norms "norm" (over all nodes) or "batch" (over the batch, in training)
     operators: dict[str | None, Operator] = field(default_factory=dict)  # of a linear conv, by its edge values
-    transforms_first: bool = (
-        False  # the weight matrix comes before `propagate` (GCNConv): its input is seen at the conv
-    )
+    transforms_first: bool = False  # the weight matrix comes before `propagate` (GCNConv): see its input at the conv
     parameters: tuple[str, ...] = ()  # names of forward's positional parameters
     local: bool = False  # known to read nothing of the graph but the edges that bring messages to a node
 

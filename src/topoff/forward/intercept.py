@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.convs import EDGE_VALUES, Conv
+from topoff.forward.recompute import check_again
 from topoff.graph.operators import Operator
 
+SAVING = torch._C._autograd._top_saved_tensors_default_hooks  # what is done with tensors kept for backward, or None
 Collect = Callable[[Conv, int, Tensor], None]  # told the rows that a conv reads, and the number of the propagation
 
 
@@ -87,6 +89,8 @@ class Handler(ABC):
     """
 
     carries: ClassVar[str] = "edge_index"  # what a batch must carry besides its rows
+    recomputable: ClassVar[bool] = False  # a conv may be run again on its batch, and computes the same
+    recomputes = False  # parts of this forward are to be run again by the backward pass (see `recompute`)
 
     def __init__(self, convs: list[Conv]) -> None:
         """Prepare what stands in for the convs; batches come later, with `on`."""
@@ -108,6 +112,7 @@ class Handler(ABC):
         wide = batch.supplement.wide if self.carries == "supplement" else None
         self.seen = batch if wide is None else wide
         self.version = self.seen.x._version
+        self.recomputes, self._kept = False, (torch.is_grad_enabled(), SAVING(True))
         before = []
         for module, own in self._bound:
             filled = getattr(module, "cached", True) or vars(module).get("_cached_edge_index") is not None
@@ -123,6 +128,8 @@ class Handler(ABC):
                     del module.__dict__[name]
                 module.__dict__.update(was)
 
+    bind = on  # alone, without what a subclass does around it
+
     def _stand_ins(self, conv: Conv) -> dict[str, Callable[..., Any]]:
         """Make the functions that replace a conv's `forward` and its `propagate`."""
         forward, spread = conv.module.forward, getattr(conv.module, "propagate", None)
@@ -135,6 +142,10 @@ class Handler(ABC):
                 return inner(
                     conv, around, x, lambda rows: forward(rows, *args[1:], **kwargs) if args else forward(**kwargs)
                 )
+            if torch._C._current_graph_task_id() != -1:  # a backward pass is running
+                check_again(handler, conv)
+            elif (torch.is_grad_enabled(), SAVING(True)) != handler._kept:
+                handler.recomputes = True
             number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
             handler.now = call = ConvCall(
                 conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number
@@ -239,13 +250,13 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
-class ForeignInput(ValueError):
+class ForeignInputError(ValueError):
     """Say that a conv was given edges or attributes that are not the batch's own."""
 
 
 def raise_foreign(conv: Conv, name: str) -> NoReturn:
     """Raise for edges or edge values that are not the batch's own."""
-    raise ForeignInput(
+    raise ForeignInputError(
         f"Expected {conv} to receive the batch's own '{name}' (got another tensor, unlike the trial run): call it "
         f"with the same edges whatever the batch, or change the graph before wrapping it."
     )

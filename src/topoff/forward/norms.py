@@ -71,6 +71,6 @@ def check_one_graph(call: ConvCall) -> None:
     """
     if any(value is not None for value in (*call.args[1:], *call.kwargs.values())):
         raise ValueError(
-            f"Expected {call.conv} to normalise over one graph (got a 'batch' vector, too): leave it out, all nodes are "
-            f"of one graph."
+            f"Expected {call.conv} to normalise over one graph (got a 'batch' vector, too): leave it out, all "
+            f"nodes are of one graph."
         )

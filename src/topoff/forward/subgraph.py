@@ -84,6 +84,7 @@ class Subgraph(Handler):
     """
 
     carries: ClassVar[str] = "supplement"
+    recomputable: ClassVar[bool] = True
     before_weights = False  # `aggregate` takes what a conv reads, before its weight matrix: (A H) W = A (H W)
     collect: Collect | None = None  # told the (b, d) rows that each conv reads
 

@@ -25,7 +25,7 @@ from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.exact import Lockstep
 from topoff.forward.extended import Extended
-from topoff.forward.intercept import ConvCall, ForeignInput, map_tensors
+from topoff.forward.intercept import ConvCall, ForeignInputError, map_tensors
 from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
@@ -79,7 +79,7 @@ def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
     plan = _noted(rehearsal, seen[False], seen[True], wide="" in watch.readers or _changes_features(seen))
     try:
         plan = _compared(rehearsal, plan)
-    except ForeignInput:
+    except ForeignInputError:
         if plan.wide:
             raise
         plan = _compared(rehearsal, _noted(rehearsal, seen[False], seen[True], wide=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,7 +35,8 @@ class Patch(Movable):
         if batch_only:
             end = self.sent if back else self.received
             ids, offsets, values = ids[:end], offsets[: self.size + 1], values[:end]
-        return multiply(ids, offsets, values, rows)
+        product = multiply(ids, offsets, values, rows)
+        return product.to(torch.promote_types(self.around.weighs or rows.dtype, rows.dtype))
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +58,7 @@ class Exchange(Subgraph):
     """Pass every propagation through `product`, in both directions: forward with h, backward with G."""
 
     before_weights = True
+    recomputable: ClassVar[bool] = False  # histories would be pushed twice
 
     def __init__(self, convs: list[Conv], histories: Histories) -> None:
         super().__init__(convs)

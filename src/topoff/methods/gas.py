@@ -59,6 +59,7 @@ class Remembering(Subgraph):
     """Stand in for a model's message passing, the halo's rows taken from histories."""
 
     before_weights = True
+    recomputable: ClassVar[bool] = False  # histories would be pushed twice
 
     def __init__(self, convs: list[Conv], model: nn.Module, *, histories: Histories) -> None:
         super().__init__(convs)

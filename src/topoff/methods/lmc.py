@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.call import LossOf
+from topoff.forward.call import LossOf, plain
+from topoff.forward.recompute import bind_in_backward
 from topoff.forward.structure import Structure, inner_structure
 from topoff.forward.subgraph import Supplement
 from topoff.graph.graph import Graph
@@ -162,6 +163,8 @@ class LMC(Cluster):
             with _same_buffers(self.model), torch.set_grad_enabled(loss_of is not None):
                 with around.on(rows), fast_dropout(self.model) if self.fast_dropout else nullcontext():
                     out: Tensor = self._run(self.model, rows)
+                if around.recomputes:  # refused as soon as it happens
+                    bind_in_backward(plain(self.model), around, rows, out=out)
                 if loss_of is not None and around.probes:
                     torch.autograd.grad(_loss(out, rows, loss_of), around.probes, allow_unused=True)
         inside.halo_rows = around.halo_rows
