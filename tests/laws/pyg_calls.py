@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.utils import sort_edge_index
+from torch_geometric.utils import add_self_loops, sort_edge_index
 
 WIDTH = 6  # of features, embeddings and outputs
 Run = Callable[[nn.Module, Tensor, Data], Any]
@@ -42,6 +42,13 @@ def in_fours(data: Data) -> Data:
     targets = torch.arange(n).repeat_interleave(4)
     del data.edge_weight, data.edge_attr, data.edge_type
     data.edge_index = torch.stack([(targets + torch.tensor([1, 2, 5, 7]).repeat(n)) % n, targets])
+    return data
+
+
+def looped(data: Data) -> Data:
+    """Let every node receive at least from itself."""
+    del data.edge_weight, data.edge_attr, data.edge_type
+    data.edge_index, _ = add_self_loops(data.edge_index, num_nodes=data.num_nodes)
     return data
 
 

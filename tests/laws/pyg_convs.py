@@ -1,5 +1,7 @@
 """Every class of `torch_geometric.nn.conv` with its verdict."""
 
+from typing import Any
+
 import torch_geometric.nn as gnn
 from pyg_calls import WIDTH as W
 from pyg_calls import (
@@ -9,6 +11,7 @@ from pyg_calls import (
     given,
     in_fours,
     layered,
+    looped,
     one_hot,
     paired,
     recolored,
@@ -24,6 +27,11 @@ WEIGHT, ATTR, TYPE, ROOT = given("edge_weight"), given("edge_attr"), given("edge
 
 METADATA = (["node"], [("node", "to", "node")])
 POINTS = before("pos")
+CONNECTED = ("directed", "undirected", "acyclic")
+PADDED: dict[str, Any] = {
+    "alter": by_target,
+    "reason": "pads the neighbours of every node to the largest degree of the graph, and reads the padding",
+}
 SEVERAL = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "amplification", "attenuation"]}
 
 CONVS: dict[str, list[Variant]] = {
@@ -55,9 +63,12 @@ CONVS: dict[str, list[Variant]] = {
     "SAGEConv": [
         exact("", lambda d: gnn.SAGEConv(W, W)),
         exact("aggr='max'", lambda d: gnn.SAGEConv(W, W, aggr="max")),
-        exact("aggr='lstm'", lambda d: gnn.SAGEConv(W, W, aggr="lstm"), alter=by_target),
-        exact("aggr='median'", lambda d: gnn.SAGEConv(W, W, aggr="median"), not_on=("acyclic",)),
-        exact("aggr=GRUAggregation", lambda d: gnn.SAGEConv(W, W, aggr=gnn.aggr.GRUAggregation(W, W)), alter=by_target),
+        refused("aggr='lstm'", lambda d: gnn.SAGEConv(W, W, aggr="lstm"), match="LSTMAggregation", **PADDED),
+        exact("aggr='median', self-loops", lambda d: gnn.SAGEConv(W, W, aggr="median"), alter=looped),
+        refused("aggr='median', nodes that receive nothing", lambda d: gnn.SAGEConv(W, W, aggr="median"),
+                reason="PyG's own fails where the first row receives nothing", match="Median", not_on=("acyclic",)),
+        refused("aggr=GRUAggregation", lambda d: gnn.SAGEConv(W, W, aggr=gnn.aggr.GRUAggregation(W, W)),
+                match="GRUAggregation", **PADDED),
         exact("several aggregations", lambda d: gnn.SAGEConv(W, W, aggr=["mean", "max", "var"])),
         exact("aggr=SoftmaxAggregation", lambda d: gnn.SAGEConv(W, W, aggr=gnn.aggr.SoftmaxAggregation(learn=True))),
         exact("project, normalize", lambda d: gnn.SAGEConv(W, W, project=True, normalize=True)),
@@ -88,9 +99,8 @@ CONVS: dict[str, list[Variant]] = {
         exact("a pair, flow='target_to_source'",
               lambda d: gnn.GATConv((W, W), W, add_self_loops=False, flow="target_to_source"), paired),
         exact("lazy", lambda d: gnn.GATConv(-1, W)),
-        refused("return_attention_weights", lambda d: gnn.GATConv(W, W),
-                lambda conv, x, d: conv(x, d.edge_index, return_attention_weights=True)[0],
-                reason="attention weights belong to the edges of one batch", match="return_attention_weights"),
+        exact("return_attention_weights, unused", lambda d: gnn.GATConv(W, W),
+              lambda conv, x, d: conv(x, d.edge_index, return_attention_weights=True)[0]),
     ],
     "CuGraphGATConv": [absent(lambda d: gnn.CuGraphGATConv(W, W), reason="pylibcugraphops")],
     "FusedGATConv": [absent(lambda d: gnn.FusedGATConv(W, W, add_self_loops=False), reason="dgNN")],
@@ -138,7 +148,7 @@ CONVS: dict[str, list[Variant]] = {
               lambda conv, x, d: conv(x, d.edge_index, d.edge_type.clone())),
         refused("x=None", lambda d: gnn.RGCNConv(d.num_nodes, W, RELATIONS),
                 lambda conv, x, d: conv(None, d.edge_index, d.edge_type),
-                reason="has a weight per node of the graph", match="RGCNConv.*every node|per node of the graph"),
+                reason="has a weight for every node of the graph", match="every node of the graph"),
     ],
     "FastRGCNConv": [
         exact("edge_type", lambda d: gnn.FastRGCNConv(W, W, RELATIONS), TYPE),
@@ -209,7 +219,7 @@ CONVS: dict[str, list[Variant]] = {
     "PANConv": [absent(lambda d: gnn.PANConv(W, W, 2), lambda conv, x, d: conv(x, d.edge_index)[0],
                        reason="torch-sparse")],
     "WLConv": [
-        refused("", lambda d: gnn.WLConv(), recolored, reason="numbers the colours in the order in which it meets them",
+        refused("", lambda d: gnn.WLConv(), recolored, reason="refines integer colours and learns nothing",
                 match="WLConv", alter=one_hot),
     ],
     "WLConvContinuous": [
@@ -233,7 +243,9 @@ CONVS: dict[str, list[Variant]] = {
     ],
     "EGConv": [
         exact("symnorm", lambda d: gnn.EGConv(W, W, num_heads=2, num_bases=2)),
-        exact("sum", lambda d: gnn.EGConv(W, W, ["sum"], num_heads=2)),
+        exact("sum", lambda d: gnn.EGConv(W, W, ["sum"], num_heads=2), not_on=("lonely",)),
+        refused("sum, isolated last nodes", lambda d: gnn.EGConv(W, W, ["sum"], num_heads=2), match="EGConv",
+                reason="adds self-loops up to the largest id among the edges only", not_on=CONNECTED),
         exact("several aggregations", lambda d: gnn.EGConv(W, W, ["sum", "symnorm", "max", "std"], num_heads=3)),
         exact("add_self_loops=False", lambda d: gnn.EGConv(W, W, ["mean"], num_heads=2, add_self_loops=False)),
     ],
@@ -246,19 +258,20 @@ CONVS: dict[str, list[Variant]] = {
         exact("attention, heads", lambda d: gnn.GeneralConv(W, W, attention=True, heads=2, l2_normalize=True)),
     ],
     "HGTConv": [
-        refused("", lambda d: gnn.HGTConv(W, W, METADATA), typed, reason="is made for several node types",
-                match="HGTConv.*node types"),
+        refused("", lambda d: gnn.HGTConv(W, W, METADATA), typed, reason="works on several node types",
+                match="HGTConv.*several node types"),
     ],
     "HEATConv": [
         exact("node_type, edge_type, edge_attr", lambda d: gnn.HEATConv(W, W, KINDS, RELATIONS, 2, E, 2),
               given("node_type", "edge_type", "edge_attr")),
     ],
     "HeteroConv": [
-        exact("one node type", lambda d: gnn.HeteroConv({METADATA[1][0]: gnn.SAGEConv(W, W)}), typed),
+        refused("", lambda d: gnn.HeteroConv({METADATA[1][0]: gnn.SAGEConv(W, W)}), typed,
+                reason="works on several node types", match="HeteroConv.*several node types"),
     ],
     "HANConv": [
-        refused("", lambda d: gnn.HANConv(W, W, METADATA), typed, reason="is made for several node types",
-                match="HANConv.*node types"),
+        refused("", lambda d: gnn.HANConv(W, W, METADATA), typed, reason="works on several node types",
+                match="HANConv.*several node types"),
     ],
     "LGConv": [
         exact("edge_weight", lambda d: gnn.LGConv(), WEIGHT, encode=True),
@@ -280,7 +293,7 @@ CONVS: dict[str, list[Variant]] = {
     ],
     "MixHopConv": [exact("edge_weight", lambda d: gnn.MixHopConv(W, W, powers=[0, 1, 2]), WEIGHT)],
     "MeshCNNConv": [
-        exact("a mesh: four neighbours each", lambda d: gnn.MeshCNNConv(W, W), alter=in_fours,
-              not_on=("undirected",)),  # its messages are in float32, whatever the features are
+        exact("four neighbours each", lambda d: gnn.MeshCNNConv(W, W), alter=in_fours,
+              not_on=("undirected",)),  # its messages are in float32 always, too coarse for differences of the loss
     ],
 }  # fmt: skip

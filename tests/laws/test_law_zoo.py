@@ -2,6 +2,7 @@
 
 import copy
 import runpy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from topoff import TOP, predict
 
 ROOT = Path(__file__).parents[2]
 ROWS = [(name, variant) for table in (CONVS, MODELS) for name, variants in table.items() for variant in variants]
-LOUD = float("inf")  # no certificate of so small a basis is worth a warning
+RATIO = 0.14  # seven batches
+QUIET = float("inf")  # no certificate of so small a basis is worth a warning
 
 
 def rows(verdict: str, graphs: list[str] | None = None) -> list[Any]:
@@ -73,21 +75,21 @@ def test_exact_in_batches(variant: Variant, graph: str):
     data = variant.graph(graph)
     model = variant.model(data)
     plain = copy.deepcopy(model)
-    out = predict(model, data, ratio=0.3, batches="random", call=variant.call)
+    out = predict(model, data, ratio=RATIO, batches="random", call=variant.call)
     plain = model if lazy(plain) else plain  # its weights are drawn at the first call
     with torch.no_grad():
         truth = variant.full_batch(plain, data)
     zoo.assert_near(tensors(out), tensors(truth), tolerance=1e-9)
 
 
-@pytest.mark.parametrize(("variant", "graph"), rows(EXACT, ["directed", "lonely"]))
+@pytest.mark.parametrize(("variant", "graph"), rows(EXACT, ["lonely"]))
 def test_one_batch_is_the_full_batch_with_its_gradient(variant: Variant, graph: str):
     data = variant.graph(graph)
     model = variant.model(data)
     if lazy(model):
         variant.full_batch(model, data)  # draws its weights
     plain = copy.deepcopy(model)
-    top = TOP(model, data, ratio=1.0, rank=4, tolerance=LOUD, call=variant.call)
+    top = TOP(model, data, ratio=1.0, rank=4, tolerance=QUIET, call=variant.call)
     (batch,) = top
     outs = tensors(top(batch))
     truths = [out[batch.n_id] for out in tensors(variant.full_batch(plain, data))]
@@ -99,7 +101,7 @@ def test_one_batch_is_the_full_batch_with_its_gradient(variant: Variant, graph: 
 def test_compensated_batches_train(variant: Variant, graph: str):
     data = variant.graph(graph)
     model = variant.model(data)
-    top = TOP(model, data, ratio=0.3, rank=8, batches="random", tolerance=LOUD, call=variant.call)
+    top = TOP(model, data, ratio=0.3, rank=8, batches="random", tolerance=QUIET, call=variant.call)
     for batch in top:
         outs = tensors(top(batch))
         assert all(len(out) == batch.batch_size and out.isfinite().all() for out in outs)
@@ -129,12 +131,13 @@ def test_refused_with_the_reason(variant: Variant, graph: str):
         if key in data:
             data[key] = data[key].float()  # as users have it
     model = variant.model(data)
-    variant.full_batch(copy.deepcopy(model), data)  # PyG itself can
+    with warnings.catch_warnings(action="ignore"):
+        variant.full_batch(copy.deepcopy(model), data)  # PyG itself can
     with pytest.raises((ValueError, TypeError), match=variant.match) as refusal:
-        predict(model, data, ratio=0.3, batches="random", call=variant.call)
+        predict(model, data, ratio=RATIO, batches="random", call=variant.call)
     assert str(refusal.value).startswith("Expected")
     with pytest.raises((ValueError, TypeError), match=variant.match):
-        TOP(model, data, ratio=0.3, rank=4, batches="random", call=variant.call).prepare()
+        TOP(model, data, ratio=RATIO, rank=2, batches="random", call=variant.call).prepare()
 
 
 @pytest.mark.parametrize(("variant", "graph"), rows(ABSENT, ["directed"]))

@@ -100,12 +100,12 @@ class Extended:
         if self.wide:
             return tensor if self.call.known else self.heal(tensor)
         for name, values in self.around.values.items():
-            if tensor is self.batch[name]:
+            if is_alias(tensor, self.batch[name]):
                 return values
         if tensor is self.batch.edge_index:
             return self.around.edge_index
         for name, rows in self.around.features.items():
-            if tensor is self.batch[name] and (self.exact_features or not torch.is_floating_point(tensor)):
+            if is_alias(tensor, self.batch[name]) and (self.exact_features or not torch.is_floating_point(tensor)):
                 return torch.cat([tensor, rows])
         axis = self.axis(tensor, self.size)
         if axis is None:
@@ -126,6 +126,14 @@ class Extended:
         if tensor.dim() and tensor.size(0) == edges.size(1):
             raise_foreign(self.call.conv, "edge_attr")
         return tensor
+
+
+def is_alias(tensor: Tensor, own: Tensor) -> bool:
+    """Whether two tensors are one: the same object, or detached from it, as checkpointing does."""
+    if tensor is own:
+        return True
+    same = tensor.shape == own.shape and tensor.dtype == own.dtype and tensor.stride() == own.stride()
+    return same and tensor.numel() > 0 and tensor.data_ptr() == own.data_ptr()
 
 
 def is_dropped_out(given: Any, own: Tensor) -> bool:

@@ -27,6 +27,7 @@ from topoff.graph.operators import Operator
 
 HARMLESS = {"dim", "is_floating_point", "is_sparse", "is_complex", "__repr__"}  # say nothing about the graph
 FORMS = {"dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse", "ndim", "is_sparse_csr", "grad_fn"}
+ALIASING = {"detach", "contiguous", "requires_grad_"}  # return what they are given
 SORTING = {"sort", "argsort", "unique", "unique_consecutive", "_unique2", "unique_dim", "msort", "topk"}
 TELLING = {"edge_index", "edge_index_j", "size", "size_j", "adj_t"}  # arguments of `message` that tell more than rows
 
@@ -43,6 +44,11 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the reader, and go on."""
+        if getattr(func, "__name__", "") in ALIASING:
+            out = func(*args, **(kwargs or {}))
+            if any(args[0] is own for own in self.watched):
+                self.watched.append(out)
+            return out
         if self.reader is not None and not _is_harmless(func):
             given: list[Tensor] = []
             map_tensors([list(args), kwargs or {}], given.append)
