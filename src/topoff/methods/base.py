@@ -93,7 +93,8 @@ class MiniBatches(Learner):
         progress: Progress | None = None,
     ) -> None:
         count_batches(ratio)  # refuses one that is out of range
-        super().__init__(model, check(data), fast_dropout=fast_dropout, progress=progress)
+        check(data)  # with labels
+        super().__init__(model, data, fast_dropout=fast_dropout, progress=progress)
         self.ratio, self.seed, self.position = ratio, seed, Position()
         self._split: tuple[int, list[Ints]] = (-1, [])  # an epoch and the training nodes of its batches
 
