@@ -261,8 +261,7 @@ MODELS: dict[str, list[Variant]] = {
     "GNNFF": [aside(MOLECULE)],
     "PMLP": [
         exact("norm=False", lambda d: gnn.PMLP(W, W, W, 2, norm=False)),
-        refused("", lambda d: gnn.PMLP(W, W, W, 2), reason="its batch norm keeps no running statistics, so it "
-                "normalises over all nodes", match="BatchNorm1d"),
+        exact("", lambda d: gnn.PMLP(W, W, W, 2)),
     ],
     "NeuralFingerprint": [
         refused("", lambda d: gnn.NeuralFingerprint(W, W, W, 2), reason="pools: one row per graph",

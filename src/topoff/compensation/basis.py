@@ -82,7 +82,8 @@ class Basis:
         With `cache` it is kept on disk, unless the batches change or a `call` has a meaning that no name can hold.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
-        if cache and self.compensator.rank and not self.loader.sets.regroup and self.call is None:
+        learns = any(conv.path == "norm" for conv in self.loader.plan.convs)  # norms must see the embeddings
+        if cache and self.compensator.rank and not self.loader.sets.regroup and self.call is None and not learns:
             key = f"compensation-{self._fingerprint(networks)}"
             self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:

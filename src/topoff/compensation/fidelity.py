@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,20 @@ class Fidelity:
         if self.certificate is not None:
             parts.append(f"certificate {self.certificate:.3f}")
         return ", ".join(parts)
+
+
+def one_tensor(out: Any, *, purpose: str) -> Tensor:
+    """Return the output of a model that returns one tensor.
+
+    Raises:
+        ValueError: for a model that returns several.
+    """
+    if not isinstance(out, Tensor):
+        raise ValueError(
+            f"Expected the model to return one tensor for {purpose} (got a {type(out).__name__}): say which one with "
+            f"call=lambda model, batch: model(batch.x, batch.edge_index)[0], or use predict()."
+        )
+    return out
 
 
 class RelativeError:

@@ -22,6 +22,7 @@ from topoff.compensation.fidelity import (
     compare_gradients,
     gradient,
     gradient_memory,
+    one_tensor,
     output_error,
 )
 from topoff.compensation.loader import Loader
@@ -143,15 +144,15 @@ class TOP(Learner):
         if self._loader is not None:
             return self._loader
         self.graph = Graph(self.data)
-        self._announce()
         plan = make_plan(self.model, self.graph, call=self.call)
         self.plan: Plan = plan if self.compensator.rank else plan.in_batch_only()
+        self._announce(plan.remarks())
         self._tell("partitioning", 0, 1)
         if self.sets.parts_ is None:
             self.sets.fit(self.data, cache=self.cache)
         self._tell("partitioning", 1, 1)
-        shared: dict[str, Any] = {"sets": self.sets, "seed": self.seed, "progress": self.progress}
-        loader = Loader(self.graph, self.plan, compensator=self.compensator, **shared)
+        seen: dict[str, Any] = {"compensator": self.compensator, "seed": self.seed, "progress": self.progress}
+        loader = Loader(self.graph, self.plan, sets=self.sets, **seen)
         loader.position.epoch = epoch
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
         basis = Basis(self.model, loader, refreshing=self.refreshing, call=self.call, **settings)
@@ -162,15 +163,15 @@ class TOP(Learner):
             self.certify()
         return self._loader
 
-    def refresh(self) -> Tensor:
-        """Re-estimate from the model's current embeddings; return the exact output that comes with them (n, out).
+    def refresh(self) -> Any:
+        """Re-estimate from the model's current embeddings, by one exact forward; return its output (n, out).
 
-        One exact forward, then one small solve per batch; the old basis is certified on the new embeddings.
+        The old basis is certified on the new embeddings.
         """
         self.refreshed_at = self.prepare().position.epoch
         return self.basis.refresh()
 
-    def exact(self) -> tuple[Tensor, bool]:
+    def exact(self) -> tuple[Any, bool]:
         """Return the exact output, and whether the basis was refreshed: where it is due, one forward gives both."""
         self.prepare()
         due = self.basis.due() and not self.frozen
@@ -178,15 +179,15 @@ class TOP(Learner):
 
     # ---- looking at the result
 
-    def predict(self) -> Tensor:
-        """Return the exact output for every node, in eval mode; (n, out)."""
+    def predict(self) -> Any:
+        """Return the exact output for every node, in eval mode; (n, out), or as many tensors as the model returns."""
         self.prepare()
         return self.basis.exact()
 
     def evaluate(self, *, metric: str | None = None, refresh: bool = False) -> dict[str, float]:
         """Return exact scores by split on pooled predictions, where there are labels; `refresh` changes the basis."""
         masks = given_masks(self.data, purpose="evaluate()")
-        out = self.refresh() if refresh else self.predict()
+        out = one_tensor(self.refresh() if refresh else self.predict(), purpose="evaluate()")
         return score(out.cpu(), self.data.y, masks=masks, metric=metric)
 
     def cover(self) -> list[Data]:
@@ -196,14 +197,13 @@ class TOP(Learner):
     def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
         """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
 
-        The layers need one n x d matrix each; the gradient runs the whole graph at once and needs what full-batch
-        training needs: `progress` is told an estimate.
+        The layers need one n x d matrix each; the gradient what full-batch training needs: `progress` is told.
         """
         if gradients:
             given_masks(self.data, purpose="fidelity(gradients=True)")
         batches, layers = self.prepare().batches(), LayerErrors()
         with evaluating(self.model):
-            truth = self.basis.embed(self.model, layers.add_exact)
+            truth = one_tensor(self.basis.embed(self.model, layers.add_exact), purpose="fidelity()")
             error, _ = output_error(lambda batch: self._watched(batch, layers), batches, truth)
         gradient_error = cosine = None
         if gradients:
@@ -218,8 +218,7 @@ class TOP(Learner):
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation.
 
-        Where inits=1 was asked for, or a parameter cannot be drawn anew, it is the model itself, which flatters the
-        basis.
+        Where inits=1 was asked for, or a parameter cannot be drawn anew, it is the model itself: that flatters.
         """
         self.prepare()
         return self.basis.certify(network)

@@ -128,7 +128,7 @@ def fill(signature: Signature, batch: Data) -> Arguments:
                 f"{', '.join(sorted(batch.keys()))}): add it to the Data or give call=lambda model, batch: ..."
             )
         waits = parameter.default is None and parameter.name not in unsupported
-        mine = OWN.fullmatch(key) or LABELS.fullmatch(key)
+        mine = key not in GRAPH and (OWN.fullmatch(key) or LABELS.fullmatch(key))
         if parameter.name in required or (waits and not mine and _has(batch, key)):
             given[parameter.name] = key
     if signature.by_position and list(given) != [parameter.name for parameter in signature.parameters][: len(given)]:

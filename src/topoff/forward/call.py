@@ -143,10 +143,10 @@ class Learner(ABC):
         self.arguments = settle(plain(model), self.data) if call is None else None
         self._run = caller(model, call, arguments=self.arguments)
 
-    def _announce(self) -> None:
-        """Say how the model is called, unless the user has said so."""
-        if self.arguments:
-            notify(self.arguments.line)
+    def _announce(self, remarks: Iterable[str] = ()) -> None:
+        """Say how the model is called, unless the user has said so, and what else was found."""
+        for line in (*((self.arguments.line,) if self.arguments else ()), *remarks):
+            notify(line)
 
     # ---- training
 

@@ -119,15 +119,18 @@ def describe(model: nn.Module) -> list[Conv]:
     if not any(isinstance(conv.module, MessagePassing) for conv in found):
         raise ValueError(
             f"Expected a model with at least one PyG MessagePassing layer (got {type(plain(model)).__name__} with "
-            f"none): a model without message passing needs no compensation, train it with a plain DataLoader."
+            f"none): write a layer that sums over neighbours in another way as a MessagePassing; a model that reads no "
+            f"neighbours needs no topoff."
         )
     return found
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Whether a module is one of PyG's norms over all nodes."""
+    """Whether a module is a norm over all nodes: one of PyG's, or a batch norm without running statistics."""
     if isinstance(module, gnn.LayerNorm):
         return bool(module.mode == "graph")
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+        return True  # in eval mode
     return type(module).__module__.startswith("torch_geometric.") and type(module).__name__ in ALL_NODES
 
 

@@ -122,6 +122,8 @@ class Handler(ABC):
             module.__dict__.update(own)
         try:
             yield self.seen
+            if self.seen.x._version != self.version:
+                raise_in_place()
         finally:
             for (module, own), was in zip(self._bound, before, strict=True):
                 for name in own:
@@ -248,6 +250,14 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {key: map_tensors(item, change) for key, item in value.items()}
     return value
+
+
+def raise_in_place() -> NoReturn:
+    """Raise for a model that writes into its features."""
+    raise ValueError(
+        "Expected the model to leave its input features alone (got 'x' changed in place): write x = x.clone() first, "
+        "or change the features of the graph before wrapping it."
+    )
 
 
 class ForeignInputError(ValueError):

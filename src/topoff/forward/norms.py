@@ -50,16 +50,19 @@ def _apply(norm: Any, x: Tensor, mean: Tensor, variance: Tensor, count: int) -> 
         middle = mean.mean()
         deviation = (variance + mean.square()).mean() - middle.square()
         out = (x - middle) / (deviation.clamp(min=0).sqrt() + norm.eps)
-    else:  # InstanceNorm
+    else:  # InstanceNorm, BatchNorm1d
         out = (x - mean) / (variance + norm.eps).sqrt()
     return out if norm.weight is None else out * norm.weight + norm.bias
 
 
 def is_over_all(norm: Any) -> bool:
-    """Whether a norm reads all nodes now; InstanceNorm with running statistics does not, in eval mode.
+    """Whether a norm reads all nodes now, not the batch's alone.
 
-    In training it then learns from the batch, as batch norm does.
+    Instance norm with running statistics does not: in training it learns from the batch, as batch norm does. A batch
+    norm without them does in eval mode.
     """
+    if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+        return not norm.training
     return not getattr(norm, "track_running_stats", False)
 
 

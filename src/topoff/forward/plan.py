@@ -40,15 +40,29 @@ class Plan:
         Raises:
             ValueError: where the model or one of its convs reads more than the rows of its neighbours.
         """
-        readers = [
-            str(conv) for conv in self.convs if conv.path == "norm" or conv.name in self.degrees | self.deep.keys()
-        ]
+        more = self.degrees | self.deep.keys()
+        readers = [str(conv) for conv in self.convs if conv.path == "norm" or conv.name in more]
         if self.wide or readers:
             raise ValueError(
                 f"Expected a model that reads a node's neighbours alone, one propagation at a time (got "
                 f"{readers[0] if readers else 'one that computes with the edges in its own forward'}): this method "
                 f"cannot serve it; use top or full."
             )
+
+    def remarks(self) -> list[str]:
+        """Say what a user should know of how the model is run."""
+        found = []
+        if self.wide:
+            found.append("the model computes with the edges itself: it is run on the neighbours of a batch, too")
+        elif self.degrees:
+            found.append(f"{', '.join(sorted(self.degrees))} read their neighbours' edges, too: all of them are given")
+        norms = [conv.name for conv in self.convs if conv.path == "norm"]
+        if norms:
+            found.append(
+                f"{', '.join(norms)} normalise over all nodes: exactly in evaluation; in training, nodes outside the "
+                f"batch keep the means of the last refresh"
+            )
+        return found
 
     def in_batch_only(self) -> Plan:
         """Return the plan under which nothing outside the batch is seen: rank 0."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -14,7 +16,7 @@ from torch_geometric.data import Data
 from topoff.forward.call import Call, caller, evaluating
 from topoff.forward.convs import describe
 from topoff.forward.exact import Lockstep
-from topoff.forward.intercept import Handler, map_tensors, uncached
+from topoff.forward.intercept import Handler, map_tensors, raise_in_place, uncached
 from topoff.forward.piece import padded
 from topoff.forward.plan import Plan
 from topoff.forward.refusals import GLOBAL, refuse_global
@@ -95,13 +97,10 @@ class Rehearsal:
         own = copy.copy(self.piece)
         own.x = own.x.clone()
         before = own.x._version
-        with self._typed(), torch.random.fork_rng(), torch.no_grad(), tracer.on(own), watch:
+        with self._typed(), _undrawn(), torch.no_grad(), tracer.on(own), watch:
             self.run(model, own)
         if own.x._version != before:
-            raise ValueError(
-                "Expected the model to leave its input features alone (got 'x' changed in place): write x = x.clone() "
-                "first, or change the features of the graph before wrapping it."
-            )
+            raise_in_place()
 
     def lockstep(self, plan: Plan, *, kind: type[Kind] = Lockstep) -> Kind:  # type: ignore[assignment]
         """Return what runs the model exactly on three batches of the piece, drawn at random."""
@@ -239,6 +238,18 @@ def relative_error(value: Any, truth: Any) -> float:
         return 0.0
     error = float((one - other).abs().max() / other.abs().max().clamp(min=1e-300))
     return error if error == error else float("inf")
+
+
+@contextmanager
+def _undrawn() -> Iterator[None]:
+    """Leave the random generators of torch, numpy and Python as they were."""
+    ours, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002 - what user code draws from
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(ours)
+            np.random.set_state(numpys)  # noqa: NPY002
 
 
 def _is_finite(out: Any) -> bool:

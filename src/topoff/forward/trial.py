@@ -111,7 +111,7 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
     degrees = evaluated.degrees() | trained.degrees()
     plan = Plan(
         [conv for conv in rehearsal.convs if conv.path != "batch" or wide or _is_inside(conv, rehearsal.convs)],
-        tuple(evaluated.operators),
+        tuple(dict.fromkeys([*evaluated.operators, *trained.operators])),
         (),
         {} if wide else {name: tuple(calls) for name, calls in evaluated.hops.items()},
         () if wide else evaluated.chains(),
