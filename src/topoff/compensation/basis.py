@@ -102,7 +102,7 @@ class Basis:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
         return self.compensator.rank_ > 0 and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
 
-    def refresh(self) -> Tensor:
+    def refresh(self) -> Any:
         """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out)."""
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
         if not self.compensator.rank_:

@@ -287,7 +287,7 @@ class TOP(Learner):
         inits = self.inits if self.compensator.rank else 1
         return [random_network(self.model, number, seed=self.seed) for number in range(1, inits)]
 
-    def _watched(self, batch: Data, layers: LayerErrors) -> Tensor:
+    def _watched(self, batch: Data, layers: LayerErrors) -> Any:
         """Run a batch and compare what its convs read."""
         self.handler.collect = layers.comparing(batch.n_id)
         try:

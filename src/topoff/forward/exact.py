@@ -120,7 +120,7 @@ class Lockstep(Handler):
     def calls(self, calls: dict[str, int]) -> None:
         self.awake.calls = calls
 
-    def run(self, forward: Callable[[Data], Any]) -> Tensor:
+    def run(self, forward: Callable[[Data], Any]) -> Any:
         """Run all batches to the end and return their outputs in the order of the nodes."""
         runners = [Runner(batch, forward) for batch in self.batches]
         for runner, batch in zip(runners, self.batches, strict=True):

@@ -59,7 +59,7 @@ class Extended:
 
     def axis(self, tensor: Tensor, rows: int) -> int | None:
         """Return the axis of a tensor that counts the nodes: the first one, or the conv's own; None without one."""
-        own = self.call.conv.module.node_dim
+        own = int(getattr(self.call.conv.module, "node_dim", 0))
         if tensor.dim() and tensor.size(0) == rows:
             return 0
         fits = tensor.dim() >= (-own if own < 0 else own + 1) and tensor.dim() > 1
@@ -95,7 +95,7 @@ class Extended:
             parts.append(h.new_zeros((self.around.others, *h.shape[1:])))
         return torch.cat(parts).movedim(0, axis)
 
-    def _extend(self, tensor: Tensor) -> Tensor:
+    def _extend(self, tensor: Tensor) -> Any:
         """Return a tensor for the batch and its halo; by what it is: edges, edge values, features or an embedding."""
         if self.wide:
             return tensor if self.call.known else self.heal(tensor)
@@ -133,7 +133,7 @@ def is_alias(tensor: Tensor, own: Tensor) -> bool:
     if tensor is own:
         return True
     same = tensor.shape == own.shape and tensor.dtype == own.dtype and tensor.stride() == own.stride()
-    return same and tensor.numel() > 0 and tensor.data_ptr() == own.data_ptr()
+    return bool(same and tensor.numel() > 0 and tensor.data_ptr() == own.data_ptr())
 
 
 def is_dropped_out(given: Any, own: Tensor) -> bool:
@@ -157,4 +157,4 @@ def is_dropped_out(given: Any, own: Tensor) -> bool:
         return False
     share = 1 / float(factor)
     deviation = (share * max(0.0, 1 - share) / total) ** 0.5
-    return abs(count / total - share) <= 6 * deviation + 1e-6
+    return bool(abs(count / total - share) <= 6 * deviation + 1e-6)

@@ -30,10 +30,11 @@ def normalized(norm: nn.Module, rows: Tensor, moments: Tensor, count: int) -> Te
     """Apply a norm to rows (b, d), given the means of all rows and of their squares (2, d), and how many there are."""
     mean, second = moments[0], moments[1]
     variance = (second - mean.square()).clamp(min=0)
-    return _apply(norm, rows.double(), mean, variance, count).to(rows.dtype)
+    out: Tensor = _apply(norm, rows.double(), mean, variance, count).to(rows.dtype)
+    return out
 
 
-def _apply(norm: Any, x: Tensor, mean: Tensor, variance: Tensor, count: int) -> Tensor:
+def _apply(norm: Any, x: Tensor, mean: Tensor, variance: Tensor, count: int) -> Any:
     """Apply one of the norms in PyG's own arithmetic."""
     if isinstance(norm, gnn.GraphSizeNorm):
         return x / count**0.5

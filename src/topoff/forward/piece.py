@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from topoff.graph.graph import Graph
 
-TRIED = 128  # nodes of a piece
+TRIED = 128  # nodes of a piece, or a few more
 ROUND = 24  # of which each round of the search adds at most so many, so that it is several hops deep
 PADDED = 20_000  # most rows with which a model is tried for its dependence on the number of nodes
 
@@ -40,7 +40,9 @@ def _corners(graph: Graph) -> Tensor:
     source, target = graph.data.edge_index
     degree = torch.bincount(torch.cat([source, target]), minlength=graph.num_nodes)
     alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
-    return torch.cat([alone[:1], loops[:1], degree.argmax().view(1), alone.new_tensor([graph.num_nodes - 1])]).unique()
+    last = alone.new_tensor([graph.num_nodes - 1])
+    corners: Tensor = torch.unique(torch.cat([alone[:1], loops[:1], degree.argmax().view(1), last]))
+    return corners
 
 
 def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
@@ -48,16 +50,16 @@ def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
     edges = graph.data.edge_index
     if edges.numel():
         number = torch.randint(edges.size(1), (1,), generator=generator)
-        nodes = torch.cat([nodes, edges[:, number].view(-1)]).unique()
+        nodes = torch.unique(torch.cat([nodes, edges[:, number].view(-1)]))
     while nodes.numel() < TRIED:
         near = [edges[:, graph.edges_into(nodes, flow=flow)] for flow in ("source_to_target", "target_to_source")]
-        ends = torch.cat(near, dim=1).unique()
+        ends = torch.unique(torch.cat(near, dim=1))
         fresh = ends[~torch.isin(ends, nodes)]
         if not fresh.numel():
             break
         chosen = torch.randperm(fresh.numel(), generator=generator)[: min(ROUND, TRIED - nodes.numel())]
-        nodes = torch.cat([nodes, fresh[chosen]]).unique()
-    return nodes[:TRIED]
+        nodes = torch.unique(torch.cat([nodes, fresh[chosen]]))
+    return nodes
 
 
 def padded(piece: Data, rows: int) -> Data:

@@ -197,7 +197,8 @@ class Graph:
     def _touching(self, nodes: Tensor) -> Tensor:
         """Return the positions of the edges that begin or end at some nodes, in the graph's own order."""
         both = [self.edges_into(nodes, flow=flow) for flow in ("source_to_target", "target_to_source")]
-        return torch.cat(both).unique()
+        touching: Tensor = torch.unique(torch.cat(both))
+        return touching
 
     def _numbered(self, nodes: Tensor) -> Tensor:
         """Return (n,) the position of each node in the batch, -1 outside."""

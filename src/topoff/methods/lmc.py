@@ -137,7 +137,7 @@ class LMC(Cluster):
 
     # ---- steps
 
-    def forward(self, batch: Data) -> Tensor:
+    def forward(self, batch: Data) -> Any:
         """Return the outputs of B; nothing is pushed. A gradient of it uses the histories of G alone: see `learn`."""
         self._estimate(batch, None)
         return super().forward(batch)

@@ -112,7 +112,8 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
         ratio = min(ratio, max(LARGE, ratio * run.nodes) / nodes)
     batches: dict[str, Any] = {"ratio": ratio, "batches": config.batches or "random"}
     if not compensated:
-        return predict(model, data, **batches, seed=config.seed).cpu()
+        out: Tensor = predict(model, data, **batches, seed=config.seed).cpu()
+        return out
     if config.method != "top":
         raise ValueError(f"Expected a run of method top for compensated outputs (got {config.method}); leave it out.")
     settings = {name: getattr(config, name) for name in ("parts", "rank", "estimator", "seed")}
