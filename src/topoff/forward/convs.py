@@ -43,11 +43,6 @@ class Conv:
     parameters: tuple[str, ...] = ()  # names of forward's positional parameters
     local: bool = False  # known to read nothing of the graph but the edges that bring messages to a node
 
-    @property
-    def is_conv(self) -> bool:
-        """Whether it passes messages; a norm does not."""
-        return self.path == "linear" or self.path == "general"
-
     def __repr__(self) -> str:
         return f"{type(self.module).__name__} '{self.name}'"
 

@@ -190,7 +190,7 @@ class Lockstep(Handler):
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv of the batch that is awake on true halo rows."""
         batch, conv, wide = self.awake, call.conv, self.plan.wide
-        if not conv.is_conv:
+        if conv.path == "norm":
             return self._normalize(call)
         call.known = self.knows(call) if wide else 0
         general = conv.path == "general" or conv.name in self.plan.rewired

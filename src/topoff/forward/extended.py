@@ -89,11 +89,11 @@ class Extended:
 
     def _with_halo(self, own: Tensor, axis: int) -> Tensor:
         """Append the halo's rows, and zeros for what lies beyond."""
-        h = own.movedim(axis, 0)
+        h = own.movedim(axis, 0) if axis else own  # the tensor itself: some look who it is
         parts = [h, self.halo_rows(h)]
         if self.around.others:
             parts.append(h.new_zeros((self.around.others, *h.shape[1:])))
-        return torch.cat(parts).movedim(0, axis)
+        return torch.cat(parts).movedim(0, axis) if axis else torch.cat(parts)
 
     def _extend(self, tensor: Tensor) -> Any:
         """Return a tensor for the batch and its halo; by what it is: edges, edge values, features or an embedding."""

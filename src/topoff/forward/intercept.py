@@ -46,10 +46,16 @@ class ConvCall:
         """The next propagation's place in the forward, "conv/call/hop"."""
         return f"{self.conv.name}/{self.number}/{self.hop}"
 
-    def own_edges(self, batch: Any) -> bool:
-        """Whether a linear conv was given the batch's own edges, with no weights or weights that are the batch's."""
+    def own_edges(self, batch: Any, *, equal: bool = True) -> bool:
+        """Whether a linear conv was given the batch's own edges, with no weights or weights that are the batch's.
+
+        Tensors that are `equal` to these will do, or else none but these.
+        """
         given: dict[str, Any] = dict(zip(self.conv.parameters, self.args, strict=False)) | self.kwargs
-        weight = given.get("edge_weight")
+        weight, edges = given.get("edge_weight"), given.get("edge_index")
+        if not equal:
+            own = [batch.edge_index, *(batch[name] for name in EDGE_VALUES if name in batch)]
+            return all(item is None or any(item is tensor for tensor in own) for item in (edges, weight))
         if weight is not None and (weight.requires_grad or not _names_of(batch, weight)):
             return False
         return isinstance(given.get("edge_index"), Tensor) and _same(given["edge_index"], batch.edge_index)

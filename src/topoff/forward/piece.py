@@ -18,7 +18,7 @@ from topoff.graph.graph import Graph
 
 TRIED = 128  # nodes of a piece, or a few more
 ROUND = 24  # of which each round of the search adds at most so many, so that it is several hops deep
-PADDED = 20_000  # most rows with which a model is tried for its dependence on the number of nodes
+PADDED = 4096  # most rows with which a model is tried for its dependence on the number of nodes
 
 
 def piece_of(graph: Graph, *, seed: int = 0) -> Data:

@@ -43,6 +43,7 @@ class Rehearsal:
     def __init__(self, model: nn.Module, piece: Data, *, call: Call | None, perturbed: bool) -> None:
         self.call, self.run = call, caller(model, call)
         self.device = next(model.parameters(), piece.x).device
+        self.bound = any("forward" in vars(module) for module in model.modules())  # a copy's would run the model's own
         problem: Exception | None = None
         for dtype, changed in ((torch.float64, perturbed), (torch.float64, False), (None, False)):
             try:
@@ -61,15 +62,15 @@ class Rehearsal:
 
     def _take(self, model: nn.Module, piece: Data, dtype: torch.dtype | None, *, perturbed: bool) -> None:
         """Copy model and piece into a type."""
-        self.dtype = dtype
-        self.model = _copied(model)
+        self.dtype = None if self.bound else dtype
+        self.model = model if self.bound else _copied(model)
         self.piece = copy.copy(piece)
-        if dtype is not None:
+        if self.dtype is not None:
             self.model = self.model.to(dtype)
             for key, value in piece:
                 if isinstance(value, Tensor) and torch.is_floating_point(value):
                     self.piece[key] = value.to(dtype)
-        if perturbed:
+        if perturbed and not self.bound:
             _perturb(self.model)
         self.piece = self.piece.to(self.device)
         self.graph, self.convs = Graph(copy.copy(self.piece).cpu()), describe(self.model)
@@ -86,7 +87,7 @@ class Rehearsal:
 
     def copy(self, *, training: bool) -> nn.Module:
         """Return a copy of the model in one of its modes: training moves statistics."""
-        return _copied(self.model).train(training)
+        return self.model if self.bound else _copied(self.model).train(training)
 
     def trace(self, model: nn.Module, tracer: Handler, watch: AbstractContextManager[Any]) -> None:
         """Run a copy of the model under something that stands in for its convs.

@@ -91,14 +91,14 @@ class Subgraph(Handler):
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv on the batch as it would run on the whole graph."""
         conv, structure, plan = call.conv, self.batch.supplement.structure, self.batch.supplement.plan
-        if not conv.is_conv:
+        if conv.path == "norm" or conv.path == "batch":
             return self._normalize(call)
         hops = plan.known_hops.get(conv.name) or (0,)
         call.known = hops[call.number % len(hops)]
         raw = call.x is self.seen.x and call.x._version == self.version
         if call.known and not raw and not plan.wide and not is_dropped_out(call.x, self.seen.x):
             call.known = 0  # the features were changed
-        if conv.path == "general" or (plan.wide and (call.known or not call.own_edges(self.seen))):
+        if conv.path == "general" or (plan.wide and (call.known or self._is_rewired(call))):
             return self._general(call).run()
         if self.collect and conv.transforms_first and not call.known and not raw:
             self.collect(conv, 0, call.x[: len(structure.nodes)])
@@ -113,6 +113,10 @@ class Subgraph(Handler):
         elif conv.transforms_first and self.before_weights and call.x.dim() == 2:
             given["x"], call.aggregated = self.aggregate(call.place, call.operator, call.x), True
         return call.forward(**given)
+
+    def _is_rewired(self, call: ConvCall) -> bool:
+        """Whether a linear conv of a wide model is given other edges than the graph's own."""
+        return call.conv.name in self.batch.supplement.plan.rewired or not call.own_edges(self.seen)
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Return the aggregated operand, or the known product where the operand is the features."""

@@ -5,6 +5,7 @@ a difference means something. It finds out who reads the edges (`watch`), what t
 every row that must not be read, what depends on what; then exact batches are compared with the plain forward.
 
 >>> from torch_geometric.nn import GCN
+>>> from torch_geometric.data import Data
 >>> data = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
 >>> plan = make_plan(GCN(3, 8, num_layers=2, out_channels=2), Graph(data))
 >>> [operator.norm for operator in plan.operators], plan.known_hops
@@ -119,7 +120,7 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
         degrees=degrees,
         wide=wide,
         apart=watch.sorts,
-        rewired=frozenset(name for name, conv in evaluated.general.items() if conv.path == "linear"),
+        rewired=frozenset(evaluated.rewired if wide else ()),
         num_nodes=rehearsal.graph.num_nodes,
     )
     general = (evaluated.general | trained.general).values()

@@ -90,6 +90,7 @@ class Tracer(Handler):
         self.graph, self.watch = graph, watch
         self.operators: list[Operator] = []
         self.general: dict[str, Conv] = {}  # convs whose own `propagate` ran
+        self.rewired: set[str] = set()  # convs that were given other tensors than the graph's own edges and weights
         self.hops: dict[str, list[int]] = {}  # by conv, per call: leading propagations of raw features
         self.depth = 0  # propagations so far
         self._constant: Tensor | None = None  # what an unbroken chain of propagations of the features has come to
@@ -101,6 +102,8 @@ class Tracer(Handler):
     def _convolve(self, call: ConvCall) -> Any:
         calls, features = self.hops.setdefault(call.conv.name, []), self.batch.x
         own = call.x is features or (call.conv.module.training and is_dropped_out(call.x, features))
+        if not call.own_edges(self.batch, equal=False):
+            self.rewired.add(call.conv.name)
         if call.conv.path == "linear" and call.own_edges(self.batch):
             given = call.linear(self.batch)
             self._constant = call.x if own else None

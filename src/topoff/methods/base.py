@@ -148,9 +148,9 @@ class MiniBatches(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; nothing is refreshed."""
-        return self.whole(), False
+        return self._whole(), False
 
-    def whole(self, **told: Any) -> Any:
+    def _whole(self, **told: Any) -> Any:
         """Run the model exactly on all nodes, after a look at whether that still equals its plain forward."""
         recheck(self.model, self.graph, self.plan, seed=1 + self.position.epoch)
         return exact(self.model, self.graph, pieces_of(self.graph, most=len(self)), plan=self.plan, **told)

@@ -164,7 +164,7 @@ class Gas(Cluster):
             for name in {place, place.removesuffix("/0")} & tables.keys():
                 tables[name].copy_(rows)
 
-        return self.whole(remember=remember), bool(tables)
+        return self._whole(remember=remember), bool(tables)
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position and the histories at that time."""
