@@ -260,7 +260,7 @@ def _common(parts: list[Any]) -> Any:
     if not same:
         got = f"shape {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
         raise ValueError(
-            f"Expected every output to have rows of nodes, or not to depend on the nodes (got {got} that is another "
+            f"Expected every output to have one row per node, or not to depend on the nodes (got {got} that is another "
             f"one for every batch): compute it outside of the model, from its rows."
         )
     return first

@@ -38,17 +38,9 @@ class Extended:
     def run(self) -> Any:
         """Call the conv's own forward; keep the batch's rows of its output, in a wide model all."""
         self.call.general, self.call.extended = True, self
-        map_tensors((self.call.args, self.call.kwargs), self._check_dense)
         args, kwargs = map_tensors((self.call.args, self.call.kwargs), self._extend)
         out = self.call.forward(*args, **kwargs)
         return out if self.wide else self.narrow(out)
-
-    def _check_dense(self, tensor: Tensor) -> None:
-        if tensor.layout != torch.strided:
-            raise ValueError(
-                f"Expected {self.call.conv} to receive edges as edge_index (got a matrix of layout {tensor.layout}): "
-                f"call it with edge_index, and the weights beside it."
-            )
 
     def heal(self, tensor: Tensor) -> Tensor:
         """Replace the halo's rows of what a conv has computed, before another propagation reads them."""
@@ -126,6 +118,23 @@ class Extended:
         if tensor.dim() and tensor.size(0) == edges.size(1):
             raise_foreign(self.call.conv, "edge_attr")
         return tensor
+
+
+def check_dense(call: ConvCall) -> None:
+    """Refuse a conv that is given a sparse matrix.
+
+    Raises:
+        ValueError: with what to call it with instead.
+    """
+
+    def look(tensor: Tensor) -> None:
+        if tensor.layout != torch.strided:
+            raise ValueError(
+                f"Expected {call.conv} to receive edges as edge_index (got a sparse matrix, {tensor.layout}): call it "
+                f"with edge_index, and the weights beside it."
+            )
+
+    map_tensors((call.args, call.kwargs), look)
 
 
 def is_alias(tensor: Tensor, own: Tensor) -> bool:

@@ -6,7 +6,7 @@ import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -86,8 +86,8 @@ class Rehearsal:
             return self.run(self.model, own)
 
     def copy(self, *, training: bool) -> nn.Module:
-        """Return a copy of the model in one of its modes: training moves statistics."""
-        return self.model if self.bound else _copied(self.model).train(training)
+        """Return the model, or a copy of it in training mode, which moves statistics."""
+        return _copied(self.model).train() if training and not self.bound else self.model.eval()
 
     def trace(self, model: nn.Module, tracer: Handler, watch: AbstractContextManager[Any]) -> None:
         """Run a copy of the model under something that stands in for its convs.
@@ -122,7 +122,11 @@ class Rehearsal:
     def check_size(self, rows: int) -> None:
         """Refuse a model whose output at some nodes changes with the number of nodes elsewhere."""
         longer = padded(self.piece, rows)
-        self._check_same_size(self.expected, self.plainly(longer), self.graph.num_nodes, int(longer.num_nodes or 0))
+        try:
+            out = self.plainly(longer)
+        except Exception as error:
+            _raise_broken(error, longer)
+        self._check_same_size(self.expected, out, self.graph.num_nodes, int(longer.num_nodes or 0))
 
     def _check_same_size(self, few: Any, many: Any, count: int, rows: int) -> None:
         out = map_tensors(many, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == rows else tensor)
@@ -147,8 +151,11 @@ class Rehearsal:
 
     def compare(self, lockstep: Callable[[], Lockstep]) -> None:
         """Compare exact batches with the plain forward, and raise where they differ."""
-        with self._typed():
-            out = lockstep().run_model(self.model, self.call)
+        try:
+            with self._typed():
+                out = lockstep().run_model(self.model, self.call)
+        except Exception as problem:
+            _raise_broken(problem, self.piece)
         error = relative_error(out, self.expected)
         if not error <= self.tolerance:
             self.check_size(3 * self.graph.num_nodes)
@@ -279,7 +286,7 @@ def _perturb(model: nn.Module) -> None:
             parameter.data.add_(noise, alpha=NOISE * (float(parameter.detach().abs().mean()) + 0.1))
 
 
-def _raise_broken(error: Exception, piece: Data) -> None:
+def _raise_broken(error: Exception, piece: Data) -> NoReturn:
     """Raise for a model that does not run on a part of the graph."""
     if isinstance(error, ValueError) and str(error).startswith("Expected") and "(got" in str(error):  # one of ours
         raise error

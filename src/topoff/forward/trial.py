@@ -84,8 +84,8 @@ def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
         if plan.wide:
             raise
         plan = _compared(rehearsal, _noted(rehearsal, seen[False], seen[True], wide=True))
-    if num_nodes > rehearsal.graph.num_nodes and not any(conv.path == "norm" for conv in plan.convs):
-        rehearsal.check_size(num_nodes)
+    if not any(conv.path == "norm" for conv in plan.convs):
+        rehearsal.check_size(max(num_nodes, rehearsal.graph.num_nodes + 8))
     return plan
 
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch_geometric.nn import MessagePassing
 
 from topoff.forward.convs import Conv
-from topoff.forward.extended import is_dropped_out
+from topoff.forward.extended import check_dense, is_dropped_out
 from topoff.forward.intercept import ConvCall, Handler, map_tensors
 from topoff.graph.graph import Chain, Graph
 from topoff.graph.operators import Operator
@@ -100,6 +100,7 @@ class Tracer(Handler):
         return self.watch.as_reader(None, lambda: self._convolve(call))
 
     def _convolve(self, call: ConvCall) -> Any:
+        check_dense(call)
         calls, features = self.hops.setdefault(call.conv.name, []), self.batch.x
         own = call.x is features or (call.conv.module.training and is_dropped_out(call.x, features))
         if not call.own_edges(self.batch, equal=False):
