@@ -237,7 +237,7 @@ def test_a_table_of_all_nodes_is_refused() -> None:
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             return self.table.weight + 0 * self.conv(x, edge_index).sum()
 
-    with pytest.raises(ValueError, match=r"got a row for every node of the graph, 14 for .*must be indexed by batch.n_id"):
+    with pytest.raises(ValueError, match=r"got a row for every node of the graph, 14 for .*indexed by batch.n_id"):
         run(Table().double())
 
 
@@ -259,7 +259,7 @@ def test_a_depth_that_depends_on_the_batch_is_refused() -> None:
 
 
 def test_convs_that_depend_on_the_batch_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"every batch to pass the same convs \(got SAGEConv 'many' for one batch and an"):
+    with pytest.raises(ValueError, match=r"every batch to pass the same convs \(got SAGEConv 'many' for one batch"):
         run(Branching().double())
 
 

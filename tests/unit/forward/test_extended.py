@@ -146,23 +146,15 @@ def test_what_lies_beyond_the_halo_is_zero() -> None:
 
 
 def test_rows_along_the_convs_own_axis_are_extended_there() -> None:
-    conv = gnn.GATConv(4, 3)  # node_dim 0
+    conv = gnn.GATConv(4, 3)
     conv.node_dim = -2
-    run = Extension(conv)
-    h = torch.rand(2, 4, 4, dtype=torch.float64)
-
-    def halo_rows(rows: Tensor) -> Tensor:
-        assert rows.shape == (4, 2, 4)
-        return rows.new_ones(run.around.halo.numel(), 2, 4)
-
-    run.halo_rows = halo_rows  # type: ignore[method-assign]
-    call = ConvCall(describe(conv)[0], lambda x: x, (h,), {}, h, 0)
-    extended = Extended(call, run.batch, 4, run.around, halo_rows)
-    kept = []
-    call.forward = lambda x: kept.append(x) or x
-    assert torch.equal(extended.run(), h)
-    assert kept[0].shape == (2, extended.rows, 4)
-    assert kept[0][:, 4 : 4 + run.around.halo.numel()].eq(1).all()
+    run, h, kept = Extension(conv), torch.rand(2, 4, 4, dtype=torch.float64), []
+    call = ConvCall(describe(conv)[0], lambda x: kept.append(x) or x, (h,), {}, h, 0)
+    halo = run.around.halo.numel()
+    out = Extended(call, run.batch, 4, run.around, lambda rows: rows.new_ones(halo, *rows.shape[1:])).run()
+    assert torch.equal(out, h)
+    assert kept[0].shape == (2, 4 + halo + run.around.others, 4)
+    assert torch.equal(kept[0][:, 4 : 4 + halo], torch.ones(2, halo, 4, dtype=torch.float64))
 
 
 def test_other_arguments_pass_through() -> None:

@@ -197,7 +197,7 @@ def test_a_linear_conv_gets_no_edges() -> None:
 
 
 def test_what_is_not_the_batchs_own_is_named() -> None:
-    with pytest.raises(ForeignInputError, match=r"GATConv '' to receive the batch's own 'pe' \(got another tensor, unl"):
+    with pytest.raises(ForeignInputError, match=r"GATConv '' to receive the batch's own 'pe' \(got another tensor"):
         raise_foreign(describe(gnn.GATConv(4, 3))[0], "pe")
 
 
@@ -206,6 +206,7 @@ def test_a_batch_must_carry_what_the_handler_needs() -> None:
     del data.edge_index
     with pytest.raises(ValueError, match=r"a batch of a TOP or Loader \(got a Data without its edge_index\)"):
         Echo(describe(gnn.GCNConv(4, 3))).on(data).__enter__()
+
 
 def test_the_input_is_found_by_position_by_name_and_in_a_pair() -> None:
     data, conv = corners(dtype=torch.float32), gnn.SAGEConv(4, 3)

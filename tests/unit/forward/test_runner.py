@@ -172,7 +172,12 @@ def test_what_was_changed_is_there_again_at_the_next_step() -> None:
 def test_an_error_leaves_nothing_behind() -> None:
     model = nn.Linear(1, 1)
     attributes = Attributes(model)
-    with pytest.raises(ArithmeticError, match="no"), attributes.of(runner_of(twice)):
-        model.note = 1
+
+    def fail(runner: Runner) -> None:
+        model.note = 1  # type: ignore[assignment]
         raise ArithmeticError("no")
+
+    runner = runner_of(fail)
+    with pytest.raises(ArithmeticError, match="no"), attributes.of(runner):
+        runner.step()
     assert not hasattr(model, "note")
