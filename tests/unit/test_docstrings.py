@@ -21,6 +21,7 @@ WITHOUT = {  # modules that need no example, and why
     "cli.summaries": "draws on a terminal",
     "data.pyg_datasets": "needs a network, or raw files in place",
     "experiments.page": "reads the folders of a whole comparison",
+    "forward.member": "one batch inside of forward.exact",
     "methods.base": "abstract: methods.cluster shows its use",
     "methods.exchange": "the inside of methods.lmc",
     "methods.protocol": "says what methods have; runs nothing",

@@ -98,7 +98,7 @@ def settle(model: nn.Module, data: Data) -> Arguments:
     for option in signature.optional:
         if option.name not in found.given:
             _ask(signature.module, option, data, taken=taken)
-    edge_level = [key for key in data.keys() if _has(data, key) and data.is_edge_attr(key)]  # noqa: SIM118
+    edge_level = [key for key in data.to_dict() if _has(data, key) and data.is_edge_attr(key)]
     return replace(found, unused=tuple(key for key in edge_level if key not in taken | {"edge_index"}))
 
 
@@ -227,7 +227,7 @@ def _ask(module: nn.Module, option: Parameter, data: Data, *, taken: set[str]) -
         return
     if annotated and not re.search(r"Tensor|Adj|Any", str(option.annotation)):  # a number or a switch
         return
-    for key in data.keys():  # noqa: SIM118
+    for key in data.to_dict():  # keys() are in no order
         if key not in taken and _has(data, key) and _could_mean(module, name, data, key):
             raise ValueError(
                 f"Expected to know what the optional '{name}' of {kind} is (got a graph without it, but with "

@@ -4,6 +4,7 @@ The trial runs a copy of the model in float64 with perturbed weights, so that wh
 a difference means something. It finds out who reads the edges (`watch`), what the convs propagate, and, with NaN in
 every row that must not be read, what depends on what; then exact batches are compared with the plain forward.
 
+>>> from torch_geometric.data import Data
 >>> from torch_geometric.nn import GCN
 >>> from torch_geometric.data import Data
 >>> data = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))

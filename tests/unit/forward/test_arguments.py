@@ -450,9 +450,9 @@ def test_pygs_sequential_says_its_arguments() -> None:
 def test_the_line_names_the_call_and_what_is_left_out() -> None:
     found = settle(ByName(), corners())
     assert found.line == (
-        "calling model(edge_index=data.edge_index, x=data.x); data.edge_weight is not used; data.edge_attr is not used"
+        "calling model(edge_index=data.edge_index, x=data.x); data.edge_attr is not used; data.edge_weight is not used"
     )
-    assert found == Arguments({"edge_index": "edge_index", "x": "x"}, unused=("edge_weight", "edge_attr"))
+    assert found == Arguments({"edge_index": "edge_index", "x": "x"}, unused=("edge_attr", "edge_weight"))
 
 
 def test_a_sentence_can_name_the_call() -> None:

@@ -82,10 +82,12 @@ def convs(kind: type[nn.Module], width: int = 5, count: int = 2) -> list[nn.Modu
     return [kind(width, width).double() for _ in range(count)]
 
 
-def batch_of(model: nn.Module, data: Data, targets: list[int]) -> tuple[Layered, Data]:
-    """Return a batch with all neighbours, and the handler for it."""
+def batch_of(
+    model: nn.Module, data: Data, targets: list[int], *, tried: nn.Module | None = None
+) -> tuple[Layered, Data]:
+    """Return a batch with all neighbours, and the handler for it; `tried`: a model with the same convs to plan for."""
     graph = Graph(data)
-    plan = make_plan(model, graph)
+    plan = make_plan(tried or model, graph)
     near = neighbors_of(graph, plan)
     batch = near.batch(np.array(targets), depth=plan.depth, choose=lambda nodes, step: near.all_of(nodes))
     layered = Layered(plan.convs)
@@ -277,7 +279,7 @@ def test_an_error_of_the_model_is_not_hidden() -> None:
 @pytest.mark.parametrize("kind", [gnn.GCNConv, gnn.GATConv])
 def test_edges_that_a_model_drops_are_noticed(kind: type[nn.Module]) -> None:
     model = Drops(*convs(kind)).eval()
-    layered, batch = batch_of(model, communities(), [0, 1])
+    layered, batch = batch_of(model, communities(), [0, 1], tried=Stack(*model.convs))
     with layered.on(batch):
         caller(model)(model, batch)
     model.train()
@@ -285,9 +287,14 @@ def test_edges_that_a_model_drops_are_noticed(kind: type[nn.Module]) -> None:
         caller(model)(model, batch)
 
 
+def test_a_model_that_computes_with_the_edges_is_refused() -> None:
+    with pytest.raises(ValueError, match="reads a node's neighbours alone, one propagation at a time"):
+        batch_of(Drops(*convs(gnn.GATConv)), communities(), [0, 1])
+
+
 def test_weights_that_come_in_training_only_are_refused() -> None:
     model = Weighs(*convs(gnn.GCNConv)).eval()
-    layered, batch = batch_of(model, communities(weighted=True), [0, 1])
+    layered, batch = batch_of(model, communities(weighted=True), [0, 1], tried=Stack(*model.convs))
     with layered.on(batch):
         caller(model)(model, batch)
     model.train()

@@ -8,8 +8,8 @@ from torch_geometric.data import Data
 
 from graphs import corners
 from topoff.forward.call import caller, evaluating
-from topoff.forward.plan import make_plan
 from topoff.forward.subgraph import Subgraph, whole_graph
+from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
 

@@ -1,4 +1,4 @@
-"""What each conv needs, the interception that stands in for it and leaves no trace, and what is refused."""
+"""What each conv and each norm of a model needs, and by which of its properties that is known."""
 
 import pytest
 import torch
@@ -84,12 +84,14 @@ class SameMessages(gnn.GCNConv):
         gnn.GraphConv(4, 4, aggr="max"),
         gnn.GINEConv(nn.Linear(4, 4)),
         gnn.LEConv(4, 4),
+        gnn.APPNP(2, 0.1, dropout=0.5),
+        gnn.GCNConv(4, 4, aggr="max"),
         OtherMessages(4, 4),
     ],
     ids=str,
 )
 def test_other_convs_take_the_general_path(conv: nn.Module) -> None:
-    (described,) = describe(conv)
+    described = describe(conv)[0]
     assert described.path == "general"
     assert described.operators == {}
 
@@ -111,37 +113,85 @@ def test_only_gcn_conv_transforms_before_it_propagates() -> None:
 
 
 def test_a_model_without_convs_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"at least one PyG MessagePassing layer \(got Linear with none\).*DataLoader"):
+    with pytest.raises(ValueError, match=r"at least one PyG MessagePassing layer \(got Linear with none\)"):
         describe(nn.Linear(2, 2))
 
 
-def test_appnp_with_edge_dropout_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"APPNP without edge dropout \(got dropout=0.5\).*set dropout=0"):
-        describe(gnn.APPNP(2, 0.1, dropout=0.5))
+def replaced(lin: nn.Module) -> nn.Module:
+    conv = gnn.GCNConv(4, 4)
+    conv.lin = lin
+    return conv
+
+
+class Hooked(nn.Linear):
+    """A matrix that somebody listens to."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4, bias=False)
+        self.register_forward_hook(lambda module, given, out: out.relu())
 
 
 @pytest.mark.parametrize(
-    ("norm", "reason"),
+    ("lin", "path"),
     [
-        (gnn.LayerNorm(8), "normalises over all nodes with mode='graph'"),
-        (gnn.GraphNorm(8), "normalises over all nodes"),
-        (gnn.PairNorm(), "normalises over all nodes"),
-        (gnn.InstanceNorm(8), "normalises over all nodes"),
-        (gnn.MeanSubtractionNorm(), "subtracts the mean over all nodes"),
-        (gnn.DiffGroupNorm(8, groups=2), "normalises over all nodes"),
-        (gnn.GraphSizeNorm(), "divides by the number of nodes"),
-        (gnn.GPSConv(8, gnn.GCNConv(8, 8)), "attends over all nodes"),
+        (nn.Linear(4, 4, bias=False), "linear"),
+        (gnn.Linear(4, 4, bias=False), "linear"),
+        (nn.Linear(4, 4), "general"),
+        (nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()), "general"),
+        (Hooked(), "general"),
+    ],
+    ids=["matrix", "PyG's matrix", "bias", "MLP", "hook"],
+)
+def test_a_gcn_conv_is_linear_only_while_it_multiplies_with_a_matrix(lin: nn.Module, path: str) -> None:
+    assert describe(replaced(lin))[0].path == path
+
+
+class OtherForward(gnn.GATConv):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index) / edge_index.size(1)
+
+
+@pytest.mark.parametrize(
+    ("conv", "local"),
+    [
+        (gnn.GATConv(4, 4), True),
+        (gnn.SAGEConv(4, 4), True),
+        (gnn.SAGEConv(4, 4, aggr="max"), True),
+        (gnn.GCNConv(4, 4), False),
+        (gnn.FAConv(4), False),
+        (OtherForward(4, 4), False),
+        (OtherMessages(4, 4), False),
+    ],
+    ids=str,
+)
+def test_only_convs_whose_source_was_read_are_known_to_be_local(conv: nn.Module, local: object) -> None:
+    assert describe(conv)[0].local is local
+
+
+@pytest.mark.parametrize(
+    ("norm", "path"),
+    [
+        (gnn.LayerNorm(8), "norm"),
+        (gnn.GraphNorm(8), "norm"),
+        (gnn.PairNorm(), "norm"),
+        (gnn.InstanceNorm(8), "norm"),
+        (gnn.MeanSubtractionNorm(), "norm"),
+        (gnn.GraphSizeNorm(), "norm"),
+        (nn.BatchNorm1d(8), "batch"),
+        (gnn.BatchNorm(8), "batch"),
+        (gnn.DiffGroupNorm(8, groups=2), "batch"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_layers_over_all_nodes_are_refused_with_the_reason(norm: nn.Module, reason: str) -> None:
-    expected = rf"act per node \(got {type(norm).__name__} 'norm', which {reason}\): use a per-node norm"
-    with pytest.raises(ValueError, match=expected):
-        describe(Layered(norm))
+def test_norms_over_nodes_are_described_beside_the_convs(norm: nn.Module, path: str) -> None:
+    first, found, second = describe(Layered(norm))
+    assert [conv.path for conv in (first, found, second)] == ["linear", path, "linear"]
+    assert found.name.split(".")[0] == "norm"
+    assert found.parameters[0] in ("x", "input")
 
 
-@pytest.mark.parametrize("norm", [gnn.LayerNorm(8, mode="node"), nn.LayerNorm(8), gnn.BatchNorm(8), nn.BatchNorm1d(8)])
-def test_norms_per_node_are_welcome(norm: nn.Module) -> None:
+@pytest.mark.parametrize("norm", [gnn.LayerNorm(8, mode="node"), nn.LayerNorm(8), gnn.MessageNorm(), nn.Identity()])
+def test_norms_of_a_row_need_nothing(norm: nn.Module) -> None:
     assert len(describe(Layered(norm))) == 2
 
 
@@ -151,6 +201,16 @@ class GraphNorm(nn.Identity):
 
 def test_names_of_users_own_layers_do_not_matter() -> None:
     assert len(describe(Layered(GraphNorm()))) == 2
+
+
+def test_layers_that_no_batch_can_reproduce_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"got TopKPooling 'norm', which pools nodes into fewer ones"):
+        describe(Layered(gnn.TopKPooling(8)))
+
+
+def test_attention_is_described_as_it_may_not_run() -> None:
+    found = describe(Layered(gnn.GPSConv(8, gnn.GCNConv(8, 8), heads=1)))
+    assert "norm.conv" in [conv.name for conv in found]
 
 
 def test_plain_unwraps_a_compiled_model() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from collections import namedtuple
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners
 from topoff.forward.convs import Conv
-from topoff.forward.exact import exact
+from topoff.forward.exact import exact, raise_rows
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
@@ -59,11 +60,6 @@ class Pooled(OneConv):
 class PooledToNothing(OneConv):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.conv(x, edge_index).sum()
-
-
-class Several(OneConv):
-    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
-        return self.conv(x, edge_index), x
 
 
 class Broken(nn.Module):
@@ -218,15 +214,41 @@ def test_the_model_is_restored_after_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "got"),
-    [(Pooled(), r"\(5, 3\) for 4 nodes"), (PooledToNothing(), r"\(\) for 4 nodes"), (Several(), "tuple for 4 nodes")],
-    ids=["pooled", "a number", "a tuple"],
+    ("model", "got"), [(Pooled(), r"shape \(5, 3\)"), (PooledToNothing(), r"shape \(\)")], ids=["pooled", "a number"]
 )
 def test_outputs_that_are_not_one_row_per_node_are_refused(model: nn.Module, got: str) -> None:
     before = threading.active_count()
-    with pytest.raises(ValueError, match=rf"one row per node of the batch \(got {got}.*pool outside"):
+    with pytest.raises(ValueError, match=rf"output to have one row per node \(got {got} for a batch of .*pool outside"):
         run(model.double())
     assert threading.active_count() == before
+
+
+def test_an_output_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the output to have one row per node \(got str for a batch of 4 nodes\)"):
+        raise_rows("text", of="the output", size=4, whole=14)
+
+
+def test_a_table_of_all_nodes_is_refused() -> None:
+    class Table(OneConv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(14, 3)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.table.weight + 0 * self.conv(x, edge_index).sum()
+
+    with pytest.raises(ValueError, match=r"got a row for every node of the graph, 14 for .*indexed by batch.n_id"):
+        run(Table().double())
+
+
+def test_an_output_beside_the_rows_must_be_common_to_all_batches() -> None:
+    class Beside(OneConv):
+        def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+            out = self.conv(x, edge_index)
+            return out, out.sum()
+
+    with pytest.raises(ValueError, match=r"not to depend on the nodes \(got shape \(\) that is another one for every"):
+        run(Beside().double())
 
 
 def test_a_depth_that_depends_on_the_batch_is_refused() -> None:
@@ -237,5 +259,67 @@ def test_a_depth_that_depends_on_the_batch_is_refused() -> None:
 
 
 def test_convs_that_depend_on_the_batch_are_refused() -> None:
-    with pytest.raises(ValueError, match="every batch to pass the same convs"):
+    with pytest.raises(ValueError, match=r"every batch to pass the same convs \(got SAGEConv 'many' for one batch"):
         run(Branching().double())
+
+
+# outputs of several parts, norms over all nodes, notes on modules
+
+
+def test_tuples_and_dicts_are_gathered_part_by_part() -> None:
+    Pair = namedtuple("Pair", "first second")
+
+    class Parts(OneConv):
+        def forward(self, x: Tensor, edge_index: Tensor) -> dict[str, object]:
+            out = self.conv(x, edge_index)
+            return {"pair": Pair(out, x), "list": [out.tanh()], "penalty": self.conv.lin_l.weight.sum(), "name": "n"}
+
+    data, model = corners(), Parts().double().eval()
+    expected, out = model(data.x, data.edge_index), run(model)
+    assert torch.allclose(out["pair"].first, expected["pair"].first, atol=1e-12)
+    assert torch.equal(out["pair"].second, data.x)
+    assert torch.allclose(out["list"][0], expected["list"][0], atol=1e-12)
+    assert out["penalty"] == expected["penalty"]
+    assert out["name"] == "n"
+
+
+class Normed(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = gnn.SAGEConv(4, 6), norm, gnn.GATConv(6, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.last(self.norm(self.conv(x, edge_index)).relu(), edge_index)
+
+
+@pytest.mark.parametrize("norm", [gnn.GraphNorm(6), gnn.PairNorm(), gnn.LayerNorm(6), gnn.GraphSizeNorm()], ids=str)
+def test_norms_over_all_nodes_are_exact_and_tell_their_moments(norm: nn.Module) -> None:
+    data, model, moments = corners(), Normed(norm).double().eval(), {}
+    out = run(model, moments=moments)
+    assert torch.allclose(out, model(data.x, data.edge_index), atol=1e-12)
+    h = model.conv(data.x, data.edge_index)
+    assert moments.keys() == {"norm/0/0"}
+    assert torch.allclose(moments["norm/0/0"], torch.stack([h.mean(0), h.square().mean(0)]), atol=1e-12)
+
+
+def test_remember_is_told_the_places() -> None:
+    places = []
+    run(gnn.GraphSAGE(4, 8, num_layers=3).double(), remember=lambda place, rows: places.append((place, rows.shape)))
+    assert places == [("convs.1/0/0", (14, 8)), ("convs.2/0/0", (14, 8))]
+
+
+def test_what_one_batch_notes_on_a_module_does_not_reach_another() -> None:
+    class Noting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = gnn.SAGEConv(4, 4), gnn.SAGEConv(4, 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            self.kept = x  # read again after the convs, when other batches have run
+            h = self.second(self.first(x + 1, edge_index), edge_index)
+            return h + self.kept
+
+    data, model = corners(), Noting().double().eval()
+    out = run(model)
+    assert "kept" not in vars(model)
+    assert torch.allclose(out, model(data.x, data.edge_index), atol=1e-12)

@@ -1,9 +1,8 @@
-"""What stands in for message passing: bound without a trace, given the batch's own edges, with rows for the halo."""
+"""What stands in for message passing: bound without a trace, given the batch's own edges."""
 
 import gc
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import namedtuple
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ import torch_geometric.nn as gnn
 from torch import Tensor, nn
 from torch_geometric.utils import add_self_loops, dropout_edge
 
-from graphs import communities, corners
+from graphs import corners
 from topoff.forward.convs import Conv, describe
-from topoff.forward.intercept import ConvCall, Handler, extended
-from topoff.graph.graph import Graph
+from topoff.forward.intercept import ConvCall, ForeignInputError, Handler, inner, map_tensors, raise_foreign, uncached
 
 
 class Echo(Handler):
@@ -30,6 +28,7 @@ class Echo(Handler):
     def convolve(self, call: ConvCall) -> Any:
         self.convolved.append(call.conv.name)
         self.read.append(call.x)
+        call.general = call.conv.path == "general"
         return call.forward(*call.args, **call.kwargs)
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
@@ -148,14 +147,65 @@ def test_the_edge_values_of_a_conv_are_recognized_by_value_and_by_name() -> None
     ids=["dropped", "self-loops", "flipped", "another type", "no tensor"],
 )
 def test_other_edges_are_refused(edges: Any) -> None:
-    with pytest.raises(ValueError, match=r"GCNConv '' to receive the batch's own 'edge_index' \(got another tensor\)"):
+    with pytest.raises(ForeignInputError, match=r"GCNConv '' to receive the batch's own 'edge_index' \(got another"):
         given(gnn.GCNConv(4, 3), corners().x, edges)
 
 
 def test_home_made_weights_are_refused() -> None:
     data = corners()
-    with pytest.raises(ValueError, match=r"own 'edge_weight' \(got another tensor\).*before wrapping it"):
+    with pytest.raises(ForeignInputError, match=r"own 'edge_weight' \(got another tensor, .*before wrapping it"):
         given(gnn.GCNConv(4, 3), data.x, data.edge_index, 2 * data.edge_weight)
+
+
+def test_weights_that_want_a_gradient_are_refused_on_the_linear_path() -> None:
+    data = corners()
+    weight = data.edge_weight.clone().requires_grad_()
+    with pytest.raises(ForeignInputError, match="own 'edge_weight'"):
+        given(gnn.GCNConv(4, 3), data.x, data.edge_index, weight)
+
+
+def owns(*args: Any, **kwargs: Any) -> bool:
+    conv = gnn.GCNConv(4, 3)
+    return ConvCall(describe(conv)[0], conv.forward, args, kwargs, args[0], 0).own_edges(corners())
+
+
+def test_own_edges_are_told_from_others_beforehand() -> None:
+    data = corners()
+    assert owns(data.x, data.edge_index)
+    assert owns(data.x, data.edge_index.clone(), edge_weight=data.edge_weight.clone())
+    assert not owns(data.x, data.edge_index.flip(0))
+    assert not owns(data.x, data.edge_index, 2 * data.edge_weight)
+    assert not owns(data.x, data.edge_index, data.edge_weight.clone().requires_grad_())
+    assert not owns(data.x, data.edge_index.tolist())
+
+
+def test_weights_other_than_those_of_the_trial_are_refused() -> None:
+    data, conv = corners(), gnn.GCNConv(4, 3)
+    described = describe(conv)[0]
+    call = ConvCall(described, conv.forward, (data.x, data.edge_index, data.edge_weight), {}, data.x, 0)
+    with pytest.raises(ValueError, match=r"GCNConv '' to weigh its edges in training as in eval mode \(got other edge"):
+        call.linear(data, among=[described.operators[None]])
+
+
+def test_a_linear_conv_gets_no_edges() -> None:
+    data, conv = corners(), gnn.GCNConv(4, 3)
+    call = ConvCall(describe(conv)[0], conv.forward, (data.x, data.edge_index, data.edge_weight), {}, data.x, 0)
+    found = call.linear(data)
+    assert found["x"] is data.x
+    assert found["edge_index"].shape == (2, 0)
+    assert found["edge_weight"].shape == (0,)
+
+
+def test_what_is_not_the_batchs_own_is_named() -> None:
+    with pytest.raises(ForeignInputError, match=r"GATConv '' to receive the batch's own 'pe' \(got another tensor"):
+        raise_foreign(describe(gnn.GATConv(4, 3))[0], "pe")
+
+
+def test_a_batch_must_carry_what_the_handler_needs() -> None:
+    data = corners()
+    del data.edge_index
+    with pytest.raises(ValueError, match=r"a batch of a TOP or Loader \(got a Data without its edge_index\)"):
+        Echo(describe(gnn.GCNConv(4, 3))).on(data).__enter__()
 
 
 def test_the_input_is_found_by_position_by_name_and_in_a_pair() -> None:
@@ -193,116 +243,99 @@ def test_a_conv_inside_another_one_leaves_the_outer_call_as_it_was() -> None:
     assert handler.propagated == ["inner", ""]
 
 
-# the general path
+def test_calls_of_a_conv_are_counted_and_named_by_place() -> None:
+    places = []
+
+    class Places(Echo):
+        def convolve(self, call: ConvCall) -> Any:
+            call.hop = 2
+            places.append(call.place)
+            return call.x
+
+    data, conv = corners(dtype=torch.float32), gnn.SAGEConv(4, 3)
+    handler = Places(describe(conv))
+    for _ in range(2):
+        with handler.on(data):
+            conv(data.x, data.edge_index)
+            conv(data.x, data.edge_index)
+    assert places == ["/0/2", "/1/2"] * 2
 
 
-@dataclass
-class Extension:
-    """Run a general conv on the first batch of the corners graph with its true halo."""
-
-    conv: nn.Module
-    flow: str = "source_to_target"
-    seen: list[Tensor] = field(default_factory=list)  # embeddings whose halo was asked for
-
-    def __post_init__(self) -> None:
-        graph, nodes = Graph(corners()), torch.tensor([0, 1, 2, 3])
-        self.batch, self.around = graph.induced(nodes), graph.neighborhood(nodes, flow=self.flow)
-
-    def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        call = ConvCall(describe(self.conv)[0], forward, args, kwargs, args[0], 0)
-        return extended(call, self.batch, self.around, self.halo_rows).run()
-
-    def halo_rows(self, h: Tensor) -> Tensor:
-        self.seen.append(h)
-        return (2 * corners().x)[self.around.halo]
+def test_two_handlers_may_stand_in_for_one_model() -> None:
+    data, model = corners(dtype=torch.float32), gnn.GCN(4, 8, num_layers=1)
+    outer, within = Echo(describe(model)), Echo(describe(model))
+    with outer.on(data):
+        with within.on(data):
+            model(data.x, data.edge_index)
+        model(data.x, data.edge_index)
+    assert (len(outer.convolved), len(within.convolved)) == (1, 1)
+    assert "forward" not in vars(model.convs[0])
 
 
-@pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
-def test_the_general_path_with_the_true_halo_is_exact(flow: str) -> None:
-    loops = flow == "source_to_target"  # PyG fills in the features of added self-loops from the other side's edges
-    data, conv = corners(), gnn.GATv2Conv(4, 3, edge_dim=2, flow=flow, add_self_loops=loops).double()
-    run = Extension(conv, flow=flow)
-    batch = run.batch
-    out = run.run(conv.forward, (2 * batch.x, batch.edge_index), {"edge_attr": batch.edge_attr})
-    expected = conv(2 * data.x, data.edge_index, edge_attr=data.edge_attr)[:4]
-    assert torch.allclose(out, expected, atol=1e-12)
+def test_operands_of_more_dimensions_are_flattened_to_rows() -> None:
+    class Shapes(Echo):
+        def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
+            self.read.append(operand.shape)
+            return 2 * operand
+
+    data, conv = corners(dtype=torch.float32), gnn.SimpleConv()
+    conv.node_dim = 0
+    handler, x = Shapes(describe(conv)), torch.rand(14, 3, 2)
+    with handler.on(data):
+        out = conv(x, data.edge_index)
+    assert handler.read[-1] == (14, 6)
+    assert torch.equal(out, 2 * x)
 
 
-def test_raw_features_bring_their_own_halo() -> None:
-    data, conv = corners(), gnn.GATConv(4, 3).double()
-    run = Extension(conv)
-    out = run.run(conv.forward, (run.batch.x, run.batch.edge_index), {})
-    assert torch.allclose(out, conv(data.x, data.edge_index)[:4], atol=1e-12)
-    assert run.seen == []
+# layers inside a general conv
 
 
-def test_pairs_and_lists_are_extended_item_by_item() -> None:
-    data, conv = corners(), gnn.SAGEConv(4, 3, aggr="max").double()
-    run = Extension(conv)
-    x = 2 * run.batch.x
-    out = run.run(conv.forward, ((x, x), run.batch.edge_index), {})
-    assert torch.allclose(out, conv(2 * data.x, data.edge_index)[:4], atol=1e-12)
+class Rows:
+    """What a general conv's arguments were extended to."""
+
+    size, rows = 3, 5
 
 
-def test_other_arguments_pass_through() -> None:
-    scale, ids = torch.tensor(3.0), torch.arange(4)
-
-    def forward(x: Tensor, edge_index: Tensor, *, scale: Tensor, ids: Tensor, name: str) -> Tensor:
-        assert name == "n"
-        assert ids.numel() == 4
-        return x * scale
-
-    run = Extension(gnn.GATConv(4, 3))
-    out = run.run(forward, (run.batch.x, run.batch.edge_index), {"scale": scale, "ids": ids, "name": "n"})
-    assert torch.equal(out, 3 * run.batch.x)
+def around(*, extended: Any = None) -> ConvCall:
+    conv = gnn.GATConv(4, 4)
+    return ConvCall(describe(conv)[0], conv.forward, (), {}, None, 0, extended=extended)
 
 
-def test_foreign_edges_are_refused_on_the_general_path() -> None:
-    conv = gnn.GATConv(4, 3).double()
-    run = Extension(conv)
-    with pytest.raises(ValueError, match="GATConv '' to receive the batch's own 'edge_index'"):
-        run.run(conv.forward, (run.batch.x, run.batch.edge_index[:, 1:]), {})
+def test_a_norm_over_all_nodes_inside_a_conv_is_refused() -> None:
+    norm = describe(nn.Sequential(gnn.GCNConv(4, 4), gnn.GraphNorm(4)))[1]
+    with pytest.raises(ValueError, match=r"GATConv '' to act on each message alone \(got GraphNorm '1' inside it"):
+        inner(norm, around(), torch.ones(5, 4), lambda x: x)
 
 
-def test_convs_that_return_more_than_one_tensor_are_refused() -> None:
-    conv = gnn.GATConv(4, 3).double()
-    run = Extension(conv)
-    with pytest.raises(ValueError, match=r"return one tensor \(got tuple\).*return_attention_weights"):
-        run.run(conv.forward, (run.batch.x, run.batch.edge_index), {"return_attention_weights": True})
+def test_a_batch_norm_inside_a_conv_sees_the_batchs_own_rows_in_training() -> None:
+    norm, x = describe(nn.Sequential(gnn.GCNConv(4, 4), nn.BatchNorm1d(4)))[1], torch.rand(5, 4)
+    call = around(extended=Rows())
+    out = inner(norm, call, x, lambda rows: rows - rows.mean(0))
+    assert torch.allclose(out[:3].mean(0), torch.zeros(4), atol=1e-6)
+    assert torch.equal(out[3:], x[3:])
+    norm.module.eval()
+    assert torch.equal(inner(norm, call, x, lambda rows: 2 * rows), 2 * x)
+    norm.module.train()
+    assert len(inner(norm, call, torch.rand(4, 4), lambda rows: rows)) == 4  # messages, which are no rows of nodes
 
 
-# integer edge values and encoded edge features
+# helpers
 
 
-class Relational(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = gnn.FastRGCNConv(5, 3, num_relations=2).double()
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        return self.conv(x, edge_index, edge_type)
-
-
-class Encoded(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encode, self.conv = nn.Linear(2, 4).double(), gnn.GATConv(5, 3, edge_dim=4).double()
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        return self.conv(x, edge_index, self.encode(edge_attr))
+def test_uncached_takes_and_gives_back_caches() -> None:
+    data, conv = corners(dtype=torch.float32), gnn.GCNConv(4, 3, cached=True)
+    conv(data.x, data.edge_index)
+    cache = conv._cached_edge_index
+    with uncached(describe(conv)):
+        assert not conv.cached
+        assert conv._cached_edge_index is None
+    assert conv.cached
+    assert conv._cached_edge_index is cache
 
 
-def test_integer_edge_values_are_extended() -> None:
-    from topoff import predict
-
-    data, model = communities(20), Relational()
-    data.edge_type = torch.arange(data.num_edges) % 2
-    out = predict(model, data, ratio=0.5, batches="random")
-    assert torch.allclose(out, model(data.x, data.edge_index, data.edge_type))
-
-
-def test_edge_features_encoded_by_the_model_are_refused_clearly() -> None:
-    from topoff.forward.trial import make_plan
-
-    with pytest.raises(ValueError, match="batch's own"):
-        make_plan(Encoded(), Graph(communities(20, edge_features=2)))
+def test_tensors_are_changed_wherever_they_are() -> None:
+    pair = namedtuple("pair", "left right")
+    one = torch.ones(1)
+    found = map_tensors({"a": [one, pair(one, "text")], "b": (None, 3)}, lambda tensor: tensor + 1)
+    assert found == {"a": [2, pair(2, "text")], "b": (None, 3)}
+    assert isinstance(found["a"][1], pair)

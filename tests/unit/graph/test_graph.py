@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from graphs import communities, corner_sets, corners
-from topoff.graph.graph import Graph
+from topoff.graph.graph import APART, AROUND, Graph
 from topoff.graph.operators import Operator
 
 NONE = torch.empty(0, dtype=torch.int64)
@@ -121,13 +121,14 @@ def test_induced_tells_node_rows_from_edge_rows_where_there_are_as_many() -> Non
 
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("nodes", SETS, ids=lambda nodes: str(nodes.tolist()))
-def test_neighborhood_holds_the_edges_into_the_batch_in_their_own_order(nodes: Tensor, flow: str) -> None:
+def test_neighborhood_holds_the_edges_into_the_batch_sorted_by_target(nodes: Tensor, flow: str) -> None:
     data = corners()
     around = Graph(data).neighborhood(nodes, flow=flow)
     ids = torch.cat([nodes, around.halo])
     assert torch.equal(ids[around.edge_index], data.edge_index[:, around.edge_ids])
-    assert bool((around.edge_ids.diff() > 0).all())
-    assert torch.equal(around.edge_ids, torch.isin(receivers(data, flow), nodes).nonzero().view(-1))
+    assert torch.equal(around.edge_ids.sort().values, torch.isin(receivers(data, flow), nodes).nonzero().view(-1))
+    target, place = around.edge_index[1], around.edge_ids
+    assert torch.equal(torch.argsort(target * data.num_edges + place), torch.arange(len(place)))  # ties in their order
 
 
 def test_neighborhood_numbers_the_halo_after_the_batch_and_never_repeats_it() -> None:
@@ -156,10 +157,75 @@ def test_neighborhood_has_the_halos_rows_of_all_node_tensors_and_leaves_lists_ou
 
 
 @pytest.mark.parametrize("nodes", [torch.tensor([8]), torch.tensor([9, 10, 11]), torch.arange(14), NONE])
-def test_neighborhood_with_an_empty_halo(nodes: Tensor) -> None:
-    around = Graph(corners()).neighborhood(nodes)
+@pytest.mark.parametrize("flow", [*FLOWS, AROUND, APART])
+def test_neighborhood_with_an_empty_halo(nodes: Tensor, flow: str) -> None:
+    around = Graph(corners()).neighborhood(nodes, flow=flow)
     assert around.halo.numel() == 0
-    assert around.features["x"].shape == (0, 4)
+    assert around.features["x"].shape == (around.others, 4)
+    assert not around.features["x"].any()
+
+
+@pytest.mark.parametrize("flow", [*FLOWS, AROUND, APART])
+@pytest.mark.parametrize("nodes", [*SETS, *torch.arange(14).split(1), NONE], ids=lambda nodes: str(nodes.tolist()))
+def test_rows_and_edges_of_a_neighborhood_cannot_be_taken_for_each_other(nodes: Tensor, flow: str) -> None:
+    around = Graph(corners()).neighborhood(nodes, flow=flow)
+    rows = nodes.numel() + around.halo.numel() + around.others
+    assert rows != around.edge_index.size(1)
+    assert around.edge_index.numel() == 0 or around.edge_index.max() < rows
+    assert len(around.features["x"]) == rows - nodes.numel()
+
+
+# all edges about a batch
+
+
+@pytest.mark.parametrize("flow", [AROUND, APART])
+@pytest.mark.parametrize("nodes", SETS, ids=lambda nodes: str(nodes.tolist()))
+def test_around_a_batch_all_degrees_of_batch_and_halo_are_the_true_ones(nodes: Tensor, flow: str) -> None:
+    data = corners()
+    around = Graph(data).neighborhood(nodes, flow=flow)
+    inside = torch.cat([nodes, around.halo])
+    rows = inside.numel() + around.others
+    for side in (0, 1):
+        degree = torch.bincount(around.edge_index[side], minlength=rows)[: inside.numel()]
+        assert torch.equal(degree, torch.bincount(data.edge_index[side], minlength=14)[inside])
+    touching = torch.isin(data.edge_index, inside).any(0).nonzero().view(-1)
+    assert torch.equal(around.edge_ids.sort().values, touching)
+    assert bool((around.edge_index[1].diff() >= 0).all())
+    own = torch.isin(data.edge_index[:, around.edge_ids], inside)
+    assert torch.equal(inside[around.edge_index[own]], data.edge_index[:, around.edge_ids][own])
+
+
+def test_the_halo_around_a_batch_lies_in_both_directions() -> None:
+    path = Data(x=torch.eye(7), edge_index=torch.stack([torch.arange(6), torch.arange(1, 7)]))
+    graph, nodes = Graph(path), torch.tensor([3])
+    assert graph.neighborhood(nodes).halo.tolist() == [2]
+    assert graph.neighborhood(nodes, flow="target_to_source").halo.tolist() == [4]
+    around, apart = (graph.neighborhood(nodes, flow=flow) for flow in (AROUND, APART))
+    assert around.halo.tolist() == apart.halo.tolist() == [2, 4]
+    assert around.edge_ids.tolist() == [2, 1, 3, 4]  # 2 -> 3, 1 -> 2, 3 -> 4, 4 -> 5
+    assert around.edge_index.tolist() == [[1, 3, 0, 2], [0, 1, 2, 3]]  # nodes 1 and 5 are one
+    assert apart.edge_ids.tolist() == [2, 1, 3, 4]
+    assert apart.edge_index.tolist() == [[1, 3, 0, 2], [0, 1, 2, 4]]
+    assert (len(around.features["x"]), len(apart.features["x"])) == (2 + around.others, 2 + apart.others)
+
+
+@pytest.mark.parametrize("flow", [AROUND, APART])
+def test_a_widened_batch_has_the_rows_of_its_neighborhood_after_its_own(flow: str) -> None:
+    data, wanted = carrying()
+    graph, nodes = Graph(data), torch.tensor([7, 3, 12])
+    batch, near = graph.induced(nodes), graph.neighborhood(nodes, flow=flow)
+    wide = graph.widened(batch, near)
+    rows, size = 3 + near.halo.numel() + near.others, 3 + near.halo.numel()
+    assert wide.num_nodes == len(wide.x) == len(wide.texts) == len(wide.years) == rows
+    assert torch.equal(wide.n_id[:size], torch.cat([nodes, near.halo]))
+    assert wide.x[:size].equal(data.x[wide.n_id[:size]])
+    assert near.others > 0
+    assert not wide.x[size:].any()
+    assert wide.edge_index is near.edge_index
+    assert wide.edge_attr.equal(data.edge_attr[near.edge_ids])
+    assert wide.u is data.u
+    assert wide.texts[:3] == wanted["texts"]
+    assert batch.num_nodes == len(batch.x) == 3, "the batch itself stays as it is"
 
 
 def test_neighborhood_moves_as_a_whole() -> None:

@@ -1,0 +1,183 @@
+"""One batch's forward in a thread of its own, and what it leaves on modules."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from topoff.forward.runner import Attributes, Runner
+
+
+class One:
+    """A batch."""
+
+    def __init__(self) -> None:
+        self.data = Data(x=torch.ones(1, 1))
+
+
+def runner_of(forward: Callable[[Runner], Any]) -> Runner:
+    """Return a runner of a forward that knows its runner."""
+    runner: Runner
+
+    def run(data: Data) -> Any:
+        return forward(runner)
+
+    runner = Runner(One(), run)
+    return runner
+
+
+def twice(runner: Runner) -> str:
+    runner.hand_in("first")
+    runner.hand_in("second")
+    return "end"
+
+
+# stepping
+
+
+def test_steps_run_to_the_next_thing_handed_in_and_to_the_end() -> None:
+    runner = runner_of(twice)
+    seen = []
+    while not runner.done:
+        seen.append(runner.step())
+    assert seen == ["first", "second", "end"]
+
+
+def test_nothing_runs_before_the_first_step_nor_between_steps() -> None:
+    done: list[int] = []
+
+    def forward(runner: Runner) -> None:
+        done.append(1)
+        runner.hand_in(None)
+        done.append(2)
+
+    runner = runner_of(forward)
+    assert done == []
+    runner.step()
+    assert done == [1]
+    runner.step()
+    assert done == [1, 2]
+
+
+def test_an_error_of_the_forward_is_raised_by_its_step() -> None:
+    def forward(runner: Runner) -> None:
+        runner.hand_in(1)
+        raise ArithmeticError("the model's own trouble")
+
+    runner = runner_of(forward)
+    runner.step()
+    with pytest.raises(ArithmeticError, match="the model's own trouble"):
+        runner.step()
+    assert runner.done
+
+
+def test_closing_ends_the_thread_wherever_it_is() -> None:
+    before, unwound = threading.active_count(), []
+
+    def forward(runner: Runner) -> None:
+        try:
+            runner.hand_in(1)
+        finally:
+            unwound.append(True)
+
+    runners = [runner_of(forward) for _ in range(3)]
+    runners[0].step()
+    runners[1].step()
+    runners[1].step()
+    for runner in runners:  # in the middle, at the end, not yet begun
+        runner.close()
+    assert threading.active_count() == before
+    assert unwound == [True, True]
+
+
+def test_closing_is_no_error_that_a_model_could_catch() -> None:
+    def forward(runner: Runner) -> str:
+        try:
+            runner.hand_in(1)
+        except Exception:
+            return "caught"
+        return "went on"
+
+    runner = runner_of(forward)
+    runner.step()
+    runner.close()
+    assert not runner.done
+
+
+def test_no_gradients_and_the_precision_of_the_caller() -> None:
+    def forward(runner: Runner) -> tuple[bool, bool]:
+        return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    assert runner_of(forward).step() == (False, False)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert runner_of(forward).step() == (False, True)
+    assert torch.is_grad_enabled()
+
+
+# what forwards leave on modules
+
+
+def noting(model: nn.Module, name: str) -> Runner:
+    """Return a runner that notes its name on a module, sleeps, and tells what it finds there."""
+
+    def forward(runner: Runner) -> list[str]:
+        assert not hasattr(model, "note")
+        model.note = [name]  # type: ignore[assignment]
+        runner.hand_in(None)
+        model.note.append("later")  # type: ignore[operator, union-attr]
+        model.number = 7  # type: ignore[assignment]
+        runner.hand_in(None)
+        return list(model.note)  # type: ignore[arg-type]
+
+    return runner_of(forward)
+
+
+def test_what_one_batch_leaves_does_not_reach_another_and_is_gone_in_the_end() -> None:
+    model = nn.Sequential(nn.Linear(1, 1))
+    model[0].number = 3
+    before = dict(vars(model[0]))
+    attributes, runners = Attributes(model), [noting(model[0], name) for name in "ab"]
+    for _ in range(2):
+        for runner in runners:
+            with attributes.of(runner):
+                runner.step()
+            assert dict(vars(model[0])) == before
+    found = []
+    for runner in runners:
+        with attributes.of(runner):
+            found.append(runner.step())
+    assert found == [["a", "later"], ["b", "later"]]
+    assert dict(vars(model[0])) == before
+    assert model[0].number == 3
+
+
+def test_what_was_changed_is_there_again_at_the_next_step() -> None:
+    model = nn.Linear(1, 1)
+    model.number = 3
+    attributes, first, second = Attributes(model), runner_of(twice), runner_of(twice)
+    with attributes.of(first):
+        model.number = 4
+    with attributes.of(second):
+        assert model.number == 3
+        del model.number
+    with attributes.of(first):
+        assert model.number == 4
+    assert model.number == 3
+
+
+def test_an_error_leaves_nothing_behind() -> None:
+    model = nn.Linear(1, 1)
+    attributes = Attributes(model)
+
+    def fail(runner: Runner) -> None:
+        model.note = 1  # type: ignore[assignment]
+        raise ArithmeticError("no")
+
+    runner = runner_of(fail)
+    with pytest.raises(ArithmeticError, match="no"), attributes.of(runner):
+        runner.step()
+    assert not hasattr(model, "note")
