@@ -82,8 +82,8 @@ class Basis:
         With `cache` it is kept on disk, unless the batches change or a `call` has a meaning that no name can hold.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
-        learns = any(conv.path == "norm" for conv in self.loader.plan.convs)  # norms must see the embeddings
-        if cache and self.compensator.rank and not self.loader.sets.regroup and self.call is None and not learns:
+        fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
+        if cache and self.compensator.rank and fixed and self.call is None:
             key = f"compensation-{self._fingerprint(networks)}"
             self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:
@@ -100,13 +100,14 @@ class Basis:
 
     def due(self) -> bool:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
-        return self.compensator.rank_ > 0 and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
+        kept = self.compensator.rank_ > 0 or (self.compensator.rank != 0 and self.loader.plan.normalizes)
+        return kept and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
 
     def refresh(self) -> Any:
         """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out)."""
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
         if not self.compensator.rank_:
-            return self.exact()
+            return self.embed(self.model, _to(), current=True)
         residual, principal = self.loader.residual(), self.compensator.start(self.loader.graph, self.loader.plan)
         out = self.embed(self.model, _to(residual.add, principal.add), current=True)
         self.refreshing.observe(self._take(residual))
@@ -162,7 +163,7 @@ class Basis:
         if current:
             self._recheck(network)
         loader = self.loader
-        kept = loader.plan.moments if current else None
+        kept = loader.plan.moments if current and self.refreshing.interval else None
         given: dict[str, Any] = {"plan": loader.plan, "collect": collect, "call": self.call}
         return embed(network, loader.graph, self._pieces(), moments=kept, **given)
 
@@ -195,7 +196,9 @@ class Basis:
         settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
         graph = described(self.loader.graph.data.to_dict())  # all of it: a model may read any attribute
         called = call_text(plain(self.model), self.loader.graph.data)
-        words = [graph, called, fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
+        plan = self.loader.plan
+        needs = repr((plan.operators, plan.flows, plan.known_hops, sorted(plan.deep), plan.wide))
+        words = [graph, called, needs, fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
         exact = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]  # numpy lacks it
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in exact))
 

@@ -13,6 +13,7 @@ from topoff.forward.call import Call, plain
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
 from topoff.forward.intercept import Collect
+from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph
 
@@ -25,7 +26,7 @@ def embed(
     plan: Plan,
     collect: Collect,
     call: Call | None = None,
-    moments: dict[str, Tensor] | None = None,
+    moments: dict[str, Moments] | None = None,
 ) -> Tensor:
     """Run exact inference, hand the (n, d) input of every conv to `collect`, and return the output (n, out).
 

@@ -31,7 +31,7 @@ from topoff.forward.convs import Conv, describe
 from topoff.forward.extended import Extended
 from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
 from topoff.forward.member import Handed, Member
-from topoff.forward.norms import check_one_graph, is_over_all, normalized, sums_of
+from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
 from topoff.forward.runner import Attributes, Runner
 from topoff.graph.graph import Graph
@@ -49,7 +49,7 @@ def exact(
     call: Call | None = None,
     collect: Collect | None = None,
     remember: Remember | None = None,
-    moments: dict[str, Tensor] | None = None,
+    moments: dict[str, Moments] | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
@@ -85,7 +85,7 @@ class Lockstep(Handler):
 
     collect: Collect | None = None
     remember: Remember | None = None
-    moments: dict[str, Tensor] | None = None
+    moments: dict[str, Moments] | None = None
 
     def __init__(
         self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
@@ -155,9 +155,12 @@ class Lockstep(Handler):
             )
         place = f"{first.conv.name}/{self.calls[first.conv.name]}/{first.hop}"
         if first.is_sum:
-            whole = torch.stack([each.rows for each in handed]).sum(0) / self.graph.num_nodes
+            moments = Moments.of(
+                [each.rows for each in handed], [each.nodes for each in self.batches], self.graph.num_nodes
+            )
+            whole = moments.means
             if self.moments is not None:
-                self.moments[place] = whole
+                self.moments[place] = moments
         else:
             whole = self._gather([each.rows for each in handed], of=f"what {first.conv} reads")
             if self.collect and first.hop is not None:
@@ -244,9 +247,8 @@ class Lockstep(Handler):
         if not is_over_all(call.conv.module):
             return call.forward(*call.args, **call.kwargs)
         check_one_graph(call)
-        own, rest = call.x[: batch.size], call.x[batch.size :]
-        moments = batch.hand_in(Handed(call.conv, 0, sums_of(own), is_sum=True))
-        return torch.cat([normalized(call.conv.module, own, moments, self.graph.num_nodes), rest])
+        means = batch.hand_in(Handed(call.conv, 0, sums_of(call.x[: batch.size]), is_sum=True))
+        return normalized(call.conv.module, call.x, means, self.graph.num_nodes)
 
 
 def _common(parts: list[Any]) -> Any:
@@ -256,14 +258,19 @@ def _common(parts: list[Any]) -> Any:
         ValueError: where they differ.
     """
     first = parts[0]
-    same = all(torch.allclose(first, part) if isinstance(first, Tensor) else first == part for part in parts)
-    if not same:
+    if not all(_is_same(first, part) for part in parts):
         got = f"shape {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
         raise ValueError(
             f"Expected every output to have one row per node, or not to depend on the nodes (got {got} that is another "
             f"one for every batch): compute it outside of the model, from its rows."
         )
     return first
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.shape == other.shape and bool(torch.allclose(one, other))
+    return bool(one == other)
 
 
 def raise_rows(part: Any, *, of: str, size: int, whole: int) -> NoReturn:

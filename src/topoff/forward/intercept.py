@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.convs import EDGE_VALUES, Conv
+from topoff.forward.norms import apply_to_own
 from topoff.forward.recompute import check_again
 from topoff.graph.operators import Operator
 
@@ -117,7 +118,7 @@ class Handler(ABC):
         self.batch, self.calls = batch, {}
         wide = batch.supplement.wide if self.carries == "supplement" else None
         self.seen = batch if wide is None else wide
-        self.version = self.seen.x._version
+        self.version = -1 if self.seen.x.is_inference() else self.seen.x._version
         self.recomputes, self._kept = False, (torch.is_grad_enabled(), SAVING(True))
         before = []
         for module, own in self._bound:
@@ -128,7 +129,7 @@ class Handler(ABC):
             module.__dict__.update(own)
         try:
             yield self.seen
-            if self.seen.x._version != self.version:
+            if self.version >= 0 and self.seen.x._version != self.version:
                 raise_in_place()
         finally:
             for (module, own), was in zip(self._bound, before, strict=True):
@@ -206,7 +207,7 @@ def inner(conv: Conv, around: ConvCall, x: Any, forward: Callable[[Any], Any]) -
         )
     extended = around.extended
     if conv.path == "batch" and conv.module.training and extended is not None and len(x) == extended.rows:
-        return torch.cat([forward(x[: extended.size]), x[extended.size :]])
+        return apply_to_own(conv.module, forward, x, extended.size)
     return forward(x)
 
 

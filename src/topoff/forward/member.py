@@ -38,8 +38,12 @@ class Member:
         self.now: ConvCall | None = None  # the conv that is running
         self.calls: dict[str, int] = {}  # of every conv so far
         self._operators: dict[Operator, Sparse] = {}
-        self._around: dict[str, Neighborhood] = {}
-        self.data = graph.widened(batch, self.neighborhood(plan.around)) if plan.wide else batch
+        supplement = batch.get("supplement")  # of a batch that is at hand: it was cut already
+        self._around: dict[str, Neighborhood] = dict(supplement.structure.around) if supplement else {}
+        wide = supplement.wide if supplement else None
+        if plan.wide and wide is None:
+            wide = graph.widened(batch, self.neighborhood(plan.around))
+        self.data = batch if wide is None else wide
         self.data = self.data if self.data.x.device == device else self.data.to(device)
         self.rows = int(self.data.num_nodes or 0)
         self.runner: Runner

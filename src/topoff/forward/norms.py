@@ -1,7 +1,7 @@
 """PyG's norms over all nodes, from the sums over all nodes: each is a function of a row, the means, and the squares.
 
-Exact inference adds up the sums of all batches. In training, the nodes outside a batch keep the means of the last exact
-pass (the basis is refreshed by one), and the batch adds its own; before the first, its own stand for all.
+Exact inference adds up the sums of all batches. In training, the nodes outside a batch keep the sums of the last
+refresh, and the batch has its own; where nothing is refreshed, a batch stands for all.
 
 >>> x = torch.rand(5, 3, dtype=torch.float64)
 >>> norm = gnn.PairNorm()
@@ -11,13 +11,38 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
 
-from topoff.forward.intercept import ConvCall
+
+@dataclass(frozen=True)
+class Moments:
+    """Hold what a norm over all nodes saw in an exact pass."""
+
+    means: Tensor  # (2, d) of all rows, and of their squares
+    own: dict[int, Tensor]  # (2, d) sums of each batch, by its nodes
+
+    @classmethod
+    def of(cls, sums: Sequence[Tensor], nodes: Sequence[Tensor], count: int) -> Moments:
+        """Add up the sums of all batches."""
+        own = {_key(each): part for each, part in zip(nodes, sums, strict=True)}
+        return cls(torch.stack(list(sums)).sum(0) / count, own)
+
+    def updated(self, sums: Tensor, nodes: Tensor, count: int) -> Tensor:
+        """Return the means with a batch's own sums as they are now; all other nodes keep theirs."""
+        own, means = self.own.get(_key(nodes)), self.means.to(sums)
+        if own is None:  # batches were grouped anew
+            return (sums + (count - nodes.numel()) * means) / count
+        return means + (sums - own.to(sums)) / count
+
+
+def _key(nodes: Tensor) -> int:
+    return hash(nodes.cpu().numpy().tobytes())
 
 
 def sums_of(rows: Tensor) -> Tensor:
@@ -56,6 +81,19 @@ def _apply(norm: Any, x: Tensor, mean: Tensor, variance: Tensor, count: int) -> 
     return out if norm.weight is None else out * norm.weight + norm.bias
 
 
+def apply_to_own(norm: Any, forward: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
+    """Run a norm that learns from the rows it sees: from the batch's own; the rest are normalised by the same."""
+    if not norm.training or len(x) == size:
+        return forward(x)
+    own = x[:size].detach() if x.dim() == 2 else x[:size].detach().transpose(1, 2).flatten(0, 1)
+    mean, variance = own.mean(0), own.var(0, unbiased=False)
+    shape = (1, -1) if x.dim() == 2 else (1, -1, 1)
+    rest = (x[size:] - mean.view(shape)) / (variance + norm.eps).sqrt().view(shape)
+    if norm.weight is not None:
+        rest = rest * norm.weight.view(shape) + norm.bias.view(shape)
+    return torch.cat([forward(x[:size]), rest])
+
+
 def is_over_all(norm: Any) -> bool:
     """Whether a norm reads all nodes now, not the batch's alone.
 
@@ -67,7 +105,7 @@ def is_over_all(norm: Any) -> bool:
     return not getattr(norm, "track_running_stats", False)
 
 
-def check_one_graph(call: ConvCall) -> None:
+def check_one_graph(call: Any) -> None:
     """Refuse a norm per graph of several.
 
     Raises:

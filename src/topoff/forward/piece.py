@@ -69,5 +69,6 @@ def padded(piece: Data, rows: int) -> Data:
     for key in graph.node_level:
         if isinstance(piece[key], Tensor):
             longer[key] = torch.cat([piece[key], piece[key].new_zeros((max(0, more), *piece[key].shape[1:]))])
+    longer.n_id = torch.cat([piece.n_id, piece.n_id.new_zeros(max(0, more))])
     longer.num_nodes = int(piece.num_nodes or 0) + max(0, more)
     return longer

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
-
 from topoff.forward.convs import Conv
+from topoff.forward.norms import Moments
 from topoff.graph.graph import APART, AROUND, Chain
 from topoff.graph.operators import Operator
 
@@ -32,7 +31,8 @@ class Plan:
     rewired: frozenset[str] = frozenset()  # linear convs that are given other edges than the graph's own
     wide: bool = False  # the model itself reads edges: it is called with all rows and edges that are `AROUND`
     num_nodes: int = 0  # of the whole graph
-    moments: dict[str, Tensor] = field(default_factory=dict)  # by place: what norms over all nodes last saw, (2, d)
+    moments: dict[str, Moments] = field(default_factory=dict)  # by place: what norms over all nodes last saw
+    coarse: bool = False  # the model cannot run in float64: it was tried in its own type
 
     def check_local(self) -> None:
         """Refuse a model for methods that give a conv the rows of its neighbours and nothing else.
@@ -46,7 +46,7 @@ class Plan:
             raise ValueError(
                 f"Expected a model that reads a node's neighbours alone, one propagation at a time (got "
                 f"{readers[0] if readers else 'one that computes with the edges in its own forward'}): this method "
-                f"cannot serve it; use top or full."
+                f"cannot serve it; use top, full, cluster or shadow."
             )
 
     def remarks(self) -> list[str]:
@@ -60,13 +60,20 @@ class Plan:
         if norms:
             found.append(
                 f"{', '.join(norms)} normalise over all nodes: exactly in evaluation; in training, nodes outside the "
-                f"batch keep the means of the last refresh"
+                f"batch keep what they had at the last refresh (without a refresh, the batch stands for all)"
             )
+        if self.coarse:
+            found.append("the model does not run in float64: it was compared with its plain forward up to 1e-3 only")
         return found
 
     def in_batch_only(self) -> Plan:
         """Return the plan under which nothing outside the batch is seen: rank 0."""
         return replace(self, known_hops={}, chains=(), exact_features=False)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the model has a norm over all nodes."""
+        return any(conv.path == "norm" for conv in self.convs)
 
     def flow_of(self, conv: Conv) -> str:
         """Return the neighbourhood that a general conv gets."""

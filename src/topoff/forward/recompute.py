@@ -116,7 +116,13 @@ def check_again(handler: Any, conv: Any) -> None:
             f"Expected {conv} to run once per step (got a second run during backward: checkpointing, or a reversible "
             f"layer), for this method remembers or draws what it reads: switch that off in the model, or use TOP."
         )
-    hops = handler.batch.supplement.plan.known_hops.get(conv.name) or (0,)
+    plan = handler.batch.supplement.plan
+    hops = plan.known_hops.get(conv.name) or (0,)
+    if sum(place.startswith(f"{conv.name}/") for place in plan.moments) > 1:
+        raise ValueError(
+            f"Expected {conv} to run once in a forward that backward computes again (got several calls of one norm "
+            f"over all nodes): use one norm per call, or switch checkpointing off."
+        )
     if len(set(hops)) > 1:
         raise ValueError(
             f"Expected {conv} to read features in all its calls or in none (got {len(hops)} calls that differ, run "

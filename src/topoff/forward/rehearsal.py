@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import copy
-import random
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating
 from topoff.forward.convs import describe
+from topoff.forward.copies import can_be_copied, copied, perturb, restored, undrawn
 from topoff.forward.exact import Lockstep
-from topoff.forward.intercept import Handler, map_tensors, raise_in_place, uncached
+from topoff.forward.intercept import Handler, map_tensors, uncached
 from topoff.forward.piece import padded
 from topoff.forward.plan import Plan
 from topoff.forward.refusals import GLOBAL, refuse_global
@@ -24,7 +24,6 @@ from topoff.graph.graph import Graph
 
 TOLERANCE, COARSE = 1e-9, 1e-3  # relative, in float64 and for a model that runs in its own type alone
 Kind = TypeVar("Kind", bound=Lockstep)
-NOISE = 0.3  # of perturbed weights, relative to their size
 
 
 class Rehearsal:
@@ -43,9 +42,9 @@ class Rehearsal:
     def __init__(self, model: nn.Module, piece: Data, *, call: Call | None, perturbed: bool) -> None:
         self.call, self.run = call, caller(model, call)
         self.device = next(model.parameters(), piece.x).device
-        self.bound = any("forward" in vars(module) for module in model.modules())  # a copy's would run the model's own
+        self.bound = not can_be_copied(model)
         problem: Exception | None = None
-        for dtype, changed in ((torch.float64, perturbed), (torch.float64, False), (None, False)):
+        for dtype, changed in itertools.product((torch.float64, None), sorted({perturbed, False}, reverse=True)):
             try:
                 self._take(model, piece, dtype, perturbed=changed)
                 self.expected = self.plainly(self.piece)
@@ -53,7 +52,7 @@ class Rehearsal:
                 problem = error
                 continue
             problem = None
-            if _is_finite(self.expected):
+            if is_finite(self.expected):
                 return
         if problem is not None and perturbed:
             _raise_broken(problem, piece)
@@ -62,8 +61,7 @@ class Rehearsal:
 
     def _take(self, model: nn.Module, piece: Data, dtype: torch.dtype | None, *, perturbed: bool) -> None:
         """Copy model and piece into a type."""
-        self.dtype = None if self.bound else dtype
-        self.model = model if self.bound else _copied(model)
+        self.dtype, self.model = (None, model) if self.bound else (dtype, copied(model))
         self.piece = copy.copy(piece)
         if self.dtype is not None:
             self.model = self.model.to(dtype)
@@ -71,7 +69,7 @@ class Rehearsal:
                 if isinstance(value, Tensor) and torch.is_floating_point(value):
                     self.piece[key] = value.to(dtype)
         if perturbed and not self.bound:
-            _perturb(self.model)
+            perturb(self.model)
         self.piece = self.piece.to(self.device)
         self.graph, self.convs = Graph(copy.copy(self.piece).cpu()), describe(self.model)
         for name, module in self.model.named_modules():
@@ -86,22 +84,24 @@ class Rehearsal:
             return self.run(self.model, own)
 
     def copy(self, *, training: bool) -> nn.Module:
-        """Return the model, or a copy of it in training mode, which moves statistics."""
-        return _copied(self.model).train() if training and not self.bound else self.model.eval()
+        """Return the model, or a copy of it for training mode, which moves statistics."""
+        return copied(self.model) if training and not self.bound else self.model
 
-    def trace(self, model: nn.Module, tracer: Handler, watch: AbstractContextManager[Any]) -> None:
-        """Run a copy of the model under something that stands in for its convs.
+    def trace(self, model: nn.Module, tracer: Handler, watch: AbstractContextManager[Any], *, training: bool) -> None:
+        """Run a copy of the model under something that stands in for its convs, in one of its modes.
 
         Raises:
             ValueError: where the model changes its input in place.
         """
         own = copy.copy(self.piece)
         own.x = own.x.clone()
-        before = own.x._version
-        with self._typed(), _undrawn(), torch.no_grad(), tracer.on(own), watch:
+        with self._typed(), undrawn(), restored(model, training=training), torch.no_grad(), tracer.on(own), watch:
             self.run(model, own)
-        if own.x._version != before:
-            raise_in_place()
+
+    def trained(self, model: nn.Module, handler: Handler, batch: Data) -> Any:
+        """Run a copy of the model in training mode on a batch."""
+        with self._typed(), undrawn(), restored(model, training=True), torch.no_grad(), handler.on(batch) as seen:
+            return self.run(model, seen)
 
     def lockstep(self, plan: Plan, *, kind: type[Kind] = Lockstep) -> Kind:  # type: ignore[assignment]
         """Return what runs the model exactly on three batches of the piece, drawn at random."""
@@ -177,28 +177,29 @@ class Rehearsal:
         """Say after which module the batches first differ from the plain forward."""
         expected: dict[str, Tensor] = {}
         found: dict[str, Tensor] = {}
+        filled: dict[str, Tensor] = {}
         count = self.graph.num_nodes
 
         def note(name: str, out: Any) -> None:
             """Keep what a module returned in the plain forward, the first time."""
-            if isinstance(out, Tensor) and out.dim() and len(out) == count:
+            if isinstance(out, Tensor) and torch.is_floating_point(out) and out.dim() and len(out) == count:
                 expected.setdefault(name, out.clone())
 
         def note_rows(name: str, out: Any) -> None:
             """Keep what a module returned for a batch."""
             batch = lockstep.awake
             if name in expected and isinstance(out, Tensor) and out.dim() and len(out) >= batch.size:
-                whole = found.setdefault(name, torch.full_like(expected[name], float("inf")))
-                rows = batch.nodes[(whole[batch.nodes].flatten(1) == float("inf")).all(1)]
-                if len(rows) == batch.size and whole[rows].shape == out[: batch.size].shape:
-                    whole[rows] = out[: batch.size]
+                whole = found.setdefault(name, expected[name].new_zeros(expected[name].shape))
+                times = filled.setdefault(name, torch.zeros(count, dtype=torch.bool))
+                if not times[batch.nodes].any() and whole.shape[1:] == out.shape[1:]:
+                    whole[batch.nodes.to(whole.device)], times[batch.nodes] = out[: batch.size], True
 
         with self._hooked(note):
             self.plainly(self.piece)
         with self._hooked(note_rows), self._typed():
             lockstep.run_model(self.model, self.call)
         for name, rows in expected.items():
-            if name in found and not relative_error(found[name], rows) <= self.tolerance:
+            if name in found and bool(filled[name].all()) and not relative_error(found[name], rows) <= self.tolerance:
                 return f", first at the output of {type(self.model.get_submodule(name)).__name__} '{name}'"
         return ", behind its last layer"
 
@@ -242,48 +243,19 @@ def relative_error(value: Any, truth: Any) -> float:
     if value.shape != truth.shape:
         return float("inf")
     one, other = value.detach().double().cpu(), truth.detach().double().cpu()
-    if not one.numel() or torch.equal(one, other):
+    same = (one == other) | (one.isnan() & other.isnan())
+    if bool(same.all()):
         return 0.0
-    error = float((one - other).abs().max() / other.abs().max().clamp(min=1e-300))
+    scale = other[other.isfinite()].abs().max() if bool(other.isfinite().any()) else other.new_ones(())
+    error = float((one - other)[~same].abs().max() / scale.clamp(min=1e-300))
     return error if error == error else float("inf")
 
 
-@contextmanager
-def _undrawn() -> Iterator[None]:
-    """Leave the random generators of torch, numpy and Python as they were."""
-    ours, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002 - what user code draws from
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(ours)
-            np.random.set_state(numpys)  # noqa: NPY002
-
-
-def _is_finite(out: Any) -> bool:
+def is_finite(out: Any) -> bool:
+    """Whether all tensors of an output are finite."""
     found: list[bool] = []
     map_tensors(out, lambda tensor: found.append(bool(tensor.isfinite().all())))
     return all(found)
-
-
-def _copied(model: nn.Module) -> nn.Module:
-    """Copy a model; results of an earlier forward that it keeps are copied without their history."""
-    kept: dict[int, Any] = {}
-    for module in model.modules():
-        map_tensors(
-            list(vars(module).values()),
-            lambda tensor: None if tensor.is_leaf else kept.setdefault(id(tensor), tensor.detach().clone()),
-        )
-    return copy.deepcopy(model, kept)
-
-
-def _perturb(model: nn.Module) -> None:
-    """Move every weight a little, so that none is zero."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        if torch.is_floating_point(parameter):
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
-            parameter.data.add_(noise, alpha=NOISE * (float(parameter.detach().abs().mean()) + 0.1))
 
 
 def _raise_broken(error: Exception, piece: Data) -> NoReturn:

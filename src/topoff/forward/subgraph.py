@@ -28,7 +28,7 @@ from torch_geometric.data import Data
 
 from topoff.forward.extended import Extended, is_dropped_out
 from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
-from topoff.forward.norms import check_one_graph, is_over_all, normalized, sums_of
+from topoff.forward.norms import apply_to_own, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, inner_structure, structure_of
 from topoff.graph.graph import Graph
@@ -94,8 +94,9 @@ class Subgraph(Handler):
         if conv.path == "norm" or conv.path == "batch":
             return self._normalize(call)
         hops = plan.known_hops.get(conv.name) or (0,)
-        call.known = hops[call.number % len(hops)]
-        raw = call.x is self.seen.x and call.x._version == self.version
+        if call.number < len(hops) or not plan.wide or torch._C._current_graph_task_id() != -1:
+            call.known = hops[call.number % len(hops)]
+        raw = call.x is self.seen.x and (self.version < 0 or call.x._version == self.version)
         if call.known and not raw and not plan.wide and not is_dropped_out(call.x, self.seen.x):
             call.known = 0  # the features were changed
         if conv.path == "general" or (plan.wide and (call.known or self._is_rewired(call))):
@@ -148,29 +149,27 @@ class Subgraph(Handler):
         """Return what appends virtual rows for the halo (9), (10); they live inside this conv only."""
         plan, structure = self.batch.supplement.plan, self.batch.supplement.structure
         flow = plan.flow_of(call.conv)
+        near = structure.around[flow]
 
         def halo_rows(h: Tensor) -> Tensor:
             """Return the rows (c, d) that stand in for the halo of an embedding h (b, d)."""
-            if self.collect and h is not self.batch.x:  # exact inference exchanges the same tensors
+            if self.collect and not any(h is self.seen[name] for name in near.features):  # as in exact inference
                 self.collect(call.conv, call.hop, h)
             place, call.hop = call.place, call.hop + 1
             return self.virtual(place, flow, h)
 
-        size, near = len(structure.nodes), structure.around[flow]
+        size = len(structure.nodes)
         return Extended(call, self.seen, size, near, halo_rows, wide=plan.wide, exact_features=plan.exact_features)
 
     def _normalize(self, call: ConvCall) -> Any:
         """Run a norm: over the batch's rows, and over all nodes with the sums that the others last had."""
-        supplement = self.batch.supplement
-        rows, plan = len(supplement.structure.nodes), supplement.plan
-        own, rest = call.x[:rows], call.x[rows:]
-        if call.conv.path == "batch" or not is_over_all(call.conv.module):
-            return torch.cat([call.forward(own, *call.args[1:], **call.kwargs), rest])
+        nodes, plan, norm = self.batch.supplement.structure.nodes, self.batch.supplement.plan, call.conv.module
+        if call.conv.path == "batch" or not is_over_all(norm):
+            return apply_to_own(norm, lambda x: call.forward(x, *call.args[1:], **call.kwargs), call.x, len(nodes))
         check_one_graph(call)
-        count, sums = plan.num_nodes, sums_of(own)
-        last = plan.moments.get(call.place)
-        sums = sums * (count / rows) if last is None else sums + (count - rows) * last
-        return torch.cat([normalized(call.conv.module, own, sums / count, count), rest])
+        sums, last = sums_of(call.x[: len(nodes)]), plan.moments.get(call.place)
+        means = sums / len(nodes) if last is None else last.updated(sums, nodes, plan.num_nodes)
+        return normalized(norm, call.x, means, plan.num_nodes)
 
     # ---- the hooks
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from topoff.forward.call import Call, caller, evaluating, plain
+from topoff.forward.call import Call, caller, evaluating, own_rows, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.exact import Lockstep
 from topoff.forward.extended import Extended
@@ -31,7 +31,8 @@ from topoff.forward.intercept import ConvCall, ForeignInputError, map_tensors
 from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
-from topoff.forward.rehearsal import Rehearsal
+from topoff.forward.rehearsal import Rehearsal, is_finite
+from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.forward.watch import Tracer, Watch
 from topoff.graph.graph import Graph
 
@@ -78,14 +79,18 @@ def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
     watch = Watch([rehearsal.piece[key] for key in ("edge_index", *rehearsal.graph.edge_level)])
     seen = {mode: _traced(rehearsal, watch, training=mode) for mode in (False, True)}
     rehearsal.check_repeatable()
-    plan = _noted(rehearsal, seen[False], seen[True], wide="" in watch.readers or _changes_features(seen))
+    narrow, wide = (_noted(rehearsal, seen[False], seen[True], wide=how) for how in (False, True))
+    plan = wide if "" in watch.readers or _changes_features(seen) else narrow
+    seen.clear()
     try:
         plan = _compared(rehearsal, plan)
     except ForeignInputError:
         if plan.wide:
             raise
-        plan = _compared(rehearsal, _noted(rehearsal, seen[False], seen[True], wide=True))
-    if not any(conv.path == "norm" for conv in plan.convs):
+        plan = _compared(rehearsal, wide)
+    if plan.wide:
+        _check_training(rehearsal, plan)
+    if not plan.normalizes:
         rehearsal.check_size(max(num_nodes, rehearsal.graph.num_nodes + 8))
     return plan
 
@@ -94,7 +99,7 @@ def _traced(rehearsal: Rehearsal, watch: Watch, *, training: bool) -> Tracer:
     """Run the model on the piece in one of its modes, and note what its convs do."""
     model = rehearsal.copy(training=training)
     tracer = Tracer(describe(model), rehearsal.graph, watch)
-    rehearsal.trace(model, tracer, watch)
+    rehearsal.trace(model, tracer, watch, training=training)
     return tracer
 
 
@@ -120,6 +125,7 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
         depth=evaluated.depth,
         degrees=degrees,
         wide=wide,
+        coarse=rehearsal.dtype is None,
         apart=watch.sorts,
         rewired=frozenset(evaluated.rewired if wide else ()),
         num_nodes=rehearsal.graph.num_nodes,
@@ -146,6 +152,38 @@ def _compared(rehearsal: Rehearsal, plan: Plan) -> Plan:
     deep = {name: frozenset(steps) for name, steps in tainted[0].deep.items()}
     known = {name: tuple(calls) for name, calls in tainted[0].known.items()} if plan.wide else plan.known_hops
     return replace(plan, deep=deep, known_hops=known)
+
+
+def _check_training(rehearsal: Rehearsal, plan: Plan) -> None:
+    """Refuse a wide model that reads rows outside the batch in training mode, where they are not computed right.
+
+    Raises:
+        ValueError: with what to look for.
+    """
+    nodes = torch.randperm(rehearsal.graph.num_nodes, generator=torch.Generator().manual_seed(1))
+    batch = cut_batch(rehearsal.graph, plan, nodes[: max(2, len(nodes) // 3)]).to(rehearsal.device)
+    model = rehearsal.copy(training=True)
+    bound = {conv.name for conv in plan.convs}
+    handler = TaintedTraining([conv for conv in describe(model) if conv.name in bound])
+    out = rehearsal.trained(model, handler, batch)
+    if not is_finite(own_rows(out, batch.supplement.wide.num_nodes, batch.num_nodes)) and is_finite(rehearsal.expected):
+        raise ValueError(
+            "Expected the model to treat each row alone in training mode, outside its convs and norm modules (got rows "
+            "that read those of other nodes): look for F.batch_norm (use nn.BatchNorm1d), a mean over nodes, or rows "
+            "that are mixed or permuted."
+        )
+
+
+class TaintedTraining(Subgraph):
+    """Run a wide model in training, with NaN in the rows that its convs leave behind outside the batch."""
+
+    def convolve(self, call: ConvCall) -> Any:
+        """Taint what a conv leaves behind."""
+        out = super().convolve(call)
+        if call.conv.path == "norm" or call.conv.path == "batch":
+            return out
+        extended = self._general(call)
+        return extended.widen(extended.narrow(out), value=float("nan"))
 
 
 class Tainted(Lockstep):

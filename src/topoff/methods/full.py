@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from topoff.batching.position import Position
 from topoff.forward.call import Learner, evaluating
 from topoff.forward.subgraph import Subgraph, whole_graph
-from topoff.forward.trial import make_plan
+from topoff.forward.trial import make_plan, recheck
 from topoff.graph.graph import Graph
 
 
@@ -41,9 +41,9 @@ class Full(Learner):
 
     def prepare(self) -> None:
         """Build the operators."""
-        graph = Graph(self.data)
-        plan = make_plan(self.model, graph, call=self.call).in_batch_only()
-        self.handler, self._whole = Subgraph(plan.convs), whole_graph(graph, plan)
+        self.graph = Graph(self.data)
+        self.plan = make_plan(self.model, self.graph, call=self.call).in_batch_only()
+        self.handler, self._whole = Subgraph(self.plan.convs), whole_graph(self.graph, self.plan)
 
     def batches(self) -> Iterator[Data]:
         """Yield the whole graph, once; nothing where the step of this epoch was taken before the state was saved."""
@@ -57,6 +57,7 @@ class Full(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the output of all nodes in eval mode; nothing is refreshed."""
+        recheck(self.model, self.graph, self.plan, call=self.call, seed=1 + self.position.epoch)
         with evaluating(self.model):
             return self.forward(self.placed(self._whole)), False
 

@@ -72,6 +72,7 @@ class LMC(Cluster):
     """
 
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "mix")
+    any_model: ClassVar[bool] = False
     skips = False  # rows without training nodes belong to the gradient and to the histories
     handler: Inside
 

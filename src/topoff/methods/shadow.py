@@ -53,6 +53,7 @@ class Shadow(MiniBatches):
 
     by_targets = True
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "hops")
+    any_model: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, data: Data, *, fanout: int = 10, hops: int = 2, **shared: Any) -> None:
         super().__init__(model, data, **shared)
