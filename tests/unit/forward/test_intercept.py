@@ -72,6 +72,19 @@ def test_a_handler_ends_when_the_model_fails() -> None:
     assert "propagate" not in vars(model.convs[0])
 
 
+def test_a_model_that_writes_into_its_features_is_refused_and_unbound() -> None:
+    data, conv = corners(dtype=torch.float32), gnn.GCNConv(4, 8)
+    handler = Echo(describe(conv))
+
+    def write() -> None:
+        with handler.on(data):
+            data.x[:, 0] = 0
+
+    with pytest.raises(ValueError, match=r"leave its input features alone \(got 'x' changed in place\): write"):
+        write()
+    assert "forward" not in vars(conv)
+
+
 def test_a_handler_keeps_what_was_bound_to_the_instance() -> None:
     conv = gnn.GCNConv(4, 8, decomposed_layers=2)
     before = dict(vars(conv))

@@ -66,3 +66,13 @@ def test_what_reads_more_than_rows_of_neighbours_is_refused_where_nothing_else_i
 ) -> None:
     with pytest.raises(ValueError, match=rf"a node's neighbours alone, .* \(got {reason}\).*use top or full"):
         found.check_local()
+
+
+def test_remarks_name_what_a_user_should_know() -> None:
+    assert plan().remarks() == []
+    (wide,) = plan(wide=True, degrees=frozenset({"1"})).remarks()
+    assert "the model computes with the edges itself" in wide
+    (read,) = plan(degrees=frozenset({"1", "0"})).remarks()
+    assert read.startswith("0, 1 read their neighbours' edges")
+    (norm,) = plan(gnn.GCNConv(2, 2), gnn.PairNorm()).remarks()
+    assert norm.startswith("1 normalise over all nodes")
