@@ -65,6 +65,7 @@ def test_an_exchange_hands_rows_in_and_returns_what_all_made_of_them() -> None:
     assert call.hop == 1
     found.shared = two = torch.rand(14, 4)
     out = runner.step()
+    assert call.hop == 1, "what nobody is told of is no hop"
     assert out[0] is one
     assert out[1] is two
     assert found.shared is None, "the matrix is let go of"
