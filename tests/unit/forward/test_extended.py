@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from graphs import corners
 from topoff.forward.convs import describe
-from topoff.forward.extended import Extended, is_alias, is_dropped_out
+from topoff.forward.extended import Extended, check_dense, is_alias, is_dropped_out
 from topoff.forward.intercept import ConvCall, ForeignInputError
 from topoff.graph.graph import AROUND, Graph
 
@@ -186,9 +186,10 @@ def test_what_is_not_the_batchs_own_is_refused(change: Callable[[Any], Tensor], 
 
 
 def test_a_sparse_matrix_of_edges_is_refused() -> None:
-    run = Extension(gnn.GATConv(4, 3))
-    with pytest.raises(ValueError, match=r"receive edges as edge_index \(got a matrix of layout torch.sparse_coo\)"):
-        given(run, run.batch.x, torch.eye(4).to_sparse())
+    conv, x, edges = gnn.GATConv(4, 3), torch.ones(4, 4), torch.tensor([[0], [1]])
+    check_dense(ConvCall(describe(conv)[0], conv.forward, (x, edges), {}, x, 0))
+    with pytest.raises(ValueError, match=r"GATConv '' to receive edges as edge_index \(got a sparse matrix, torch"):
+        check_dense(ConvCall(describe(conv)[0], conv.forward, (x,), {"edge_index": torch.eye(4).to_sparse()}, x, 0))
 
 
 # rows of its own, healed, kept or appended

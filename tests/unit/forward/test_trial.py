@@ -368,11 +368,23 @@ def test_outputs_with_rows_left_out_are_refused() -> None:
         plan_of(gnn.GCNConv(5, 3), call=call)
 
 
-def test_edges_of_its_own_are_refused() -> None:
-    edges = communities(4 * TRIED).edge_index
+@pytest.mark.parametrize("count", [24, 4 * TRIED])
+def test_edges_of_its_own_are_refused(count: int) -> None:
+    edges = communities(count).edge_index
     model = Model(lambda m, x, e: m["c"](x, edges), c=gnn.GATConv(5, 3))
     with pytest.raises(ValueError, match=r"run on a part of the graph \(got IndexError.*edges or tables of the whole"):
-        plan_of(model, communities(4 * TRIED))
+        plan_of(model, communities(count))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_sparse_matrix_of_edges_is_refused() -> None:
+    def call(model: nn.Module, batch: Data) -> Tensor:
+        dense = batch.x.new_zeros(len(batch.x), len(batch.x))
+        dense[batch.edge_index[1], batch.edge_index[0]] = 1
+        return model(batch.x, dense.to_sparse_csr())
+
+    with pytest.raises(ValueError, match=r"GCNConv '' to receive edges as edge_index \(got a sparse matrix"):
+        plan_of(gnn.GCNConv(5, 3), call=call)
 
 
 # looking again
