@@ -6,7 +6,6 @@ every row that must not be read, what depends on what; then exact batches are co
 
 >>> from torch_geometric.data import Data
 >>> from torch_geometric.nn import GCN
->>> from torch_geometric.data import Data
 >>> data = Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
 >>> plan = make_plan(GCN(3, 8, num_layers=2, out_channels=2), Graph(data))
 >>> [operator.norm for operator in plan.operators], plan.known_hops

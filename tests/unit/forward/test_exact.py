@@ -299,7 +299,9 @@ def test_norms_over_all_nodes_are_exact_and_tell_their_moments(norm: nn.Module) 
     assert torch.allclose(out, model(data.x, data.edge_index), atol=1e-12)
     h = model.conv(data.x, data.edge_index)
     assert moments.keys() == {"norm/0/0"}
-    assert torch.allclose(moments["norm/0/0"], torch.stack([h.mean(0), h.square().mean(0)]), atol=1e-12)
+    found = moments["norm/0/0"]
+    assert torch.allclose(found.means, torch.stack([h.mean(0), h.square().mean(0)]), atol=1e-12)
+    assert torch.allclose(sum(found.own.values()), 14 * found.means, atol=1e-12)
 
 
 def test_remember_is_told_the_places() -> None:

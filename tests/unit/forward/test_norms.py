@@ -9,7 +9,7 @@ from graphs import communities
 from topoff.forward.convs import ALL_NODES, describe
 from topoff.forward.exact import exact
 from topoff.forward.intercept import ConvCall
-from topoff.forward.norms import check_one_graph, is_over_all, normalized, sums_of
+from topoff.forward.norms import Moments, apply_to_own, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.subgraph import Subgraph, cut_batch, whole_graph
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
@@ -103,6 +103,44 @@ def test_a_norm_per_graph_of_several_is_refused(by_name: object) -> None:
         check_one_graph(ConvCall(norm, norm.module.forward, args, kwargs, x, 0))
 
 
+# sums of batches
+
+
+def test_moments_are_those_of_all_rows_and_keep_each_batchs_own() -> None:
+    x, parts = rows(), torch.randperm(40).split([10, 30])
+    moments = Moments.of([sums_of(x[part]) for part in parts], parts, 40)
+    assert torch.allclose(moments.means, sums_of(x) / 40)
+    now = x.clone()
+    now[parts[0]] += 1
+    assert torch.allclose(moments.updated(sums_of(now[parts[0]]), parts[0], 40), sums_of(now) / 40)
+
+
+def test_a_batch_that_was_grouped_anew_is_added_to_the_mean_of_the_others() -> None:
+    x, parts = rows(), torch.arange(40).split([10, 30])
+    moments = Moments.of([sums_of(x[part]) for part in parts], parts, 40)
+    fresh = torch.arange(5, 25)
+    expected = (sums_of(x[fresh]) + 20 * moments.means) / 40
+    assert torch.allclose(moments.updated(sums_of(x[fresh]), fresh, 40), expected)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("shape", [(9, WIDTH), (9, WIDTH, 4)], ids=["rows", "several per row"])
+def test_a_norm_that_learns_from_rows_learns_from_the_batchs_own(shape: tuple[int, ...], affine: object) -> None:
+    norm, x = nn.BatchNorm1d(WIDTH, affine=bool(affine)).double(), torch.randn(shape, dtype=torch.float64)
+    twin = nn.BatchNorm1d(WIDTH, affine=bool(affine), momentum=1.0).double()
+    out, expected = apply_to_own(norm, norm.forward, x, 6), twin(x[:6])
+    assert torch.allclose(out[:6], expected)
+    assert torch.allclose(norm.running_mean, 0.1 * twin.running_mean)
+    count = x[:6].numel() // WIDTH
+    twin.running_var *= (count - 1) / count  # batch norm learns the unbiased one, and uses the other
+    assert torch.allclose(out[6:], twin.eval()(x[6:]))  # the rest, by the same
+
+
+def test_a_norm_that_does_not_learn_sees_all_rows() -> None:
+    norm, x = nn.BatchNorm1d(WIDTH).double(), rows()
+    assert torch.equal(apply_to_own(norm.eval(), norm.forward, x, 6), norm(x))
+
+
 # in training: the others keep the means of the last exact pass
 
 
@@ -120,7 +158,9 @@ def test_with_the_moments_of_the_others_a_batch_is_exact(name: str) -> None:
     data, model, nodes = communities(24), Normed(made(name)).double(), torch.arange(10)
     graph, h = Graph(data), model.conv(data.x, data.edge_index)
     plan = make_plan(model, graph)
-    plan.moments["norm/0/0"] = (sums_of(h) - sums_of(h[nodes])) / 14
+    rest = torch.arange(10, 24)
+    sums = [torch.zeros(2, WIDTH).double(), sums_of(h[rest])]  # of the batch itself, what it has now counts
+    plan.moments["norm/0/0"] = Moments.of(sums, [nodes, rest], 24)
     batch = cut_batch(graph, plan, nodes)
     with Subgraph(plan.convs).on(batch):
         out = model(batch.x, batch.edge_index)

@@ -139,8 +139,9 @@ def test_the_search_leaves_the_global_generator_alone() -> None:
 
 
 def test_padding_adds_nodes_without_edges_and_features() -> None:
-    data = corners()
+    data = piece_of(Graph(corners()))
     longer = padded(data, 20)
+    assert longer.n_id.tolist() == [*range(14), *[0] * 6]
     assert longer.num_nodes == len(longer.x) == len(longer.y) == len(longer.train_mask) == 20
     assert torch.equal(longer.x[:14], data.x)
     assert not longer.x[14:].any()
@@ -150,6 +151,6 @@ def test_padding_adds_nodes_without_edges_and_features() -> None:
 
 
 def test_padding_is_bounded_and_never_takes_away() -> None:
-    data = graph_of(GRAPHS["path"])
+    data = piece_of(Graph(corners()))
     assert padded(data, 10 * PADDED).num_nodes == PADDED
-    assert padded(data, 3).num_nodes == N
+    assert padded(data, 3).num_nodes == 14

@@ -64,7 +64,7 @@ def test_a_local_model_serves_every_method() -> None:
 def test_what_reads_more_than_rows_of_neighbours_is_refused_where_nothing_else_is_given(
     found: Plan, reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=rf"a node's neighbours alone, .* \(got {reason}\).*use top or full"):
+    with pytest.raises(ValueError, match=rf"a node's neighbours alone, .* \(got {reason}\).*use top, full, cluster"):
         found.check_local()
 
 
@@ -76,3 +76,10 @@ def test_remarks_name_what_a_user_should_know() -> None:
     assert read.startswith("0, 1 read their neighbours' edges")
     (norm,) = plan(gnn.GCNConv(2, 2), gnn.PairNorm()).remarks()
     assert norm.startswith("1 normalise over all nodes")
+    (coarse,) = plan(coarse=True).remarks()
+    assert "does not run in float64" in coarse
+
+
+def test_a_plan_knows_norms_over_all_nodes() -> None:
+    assert plan(gnn.GCNConv(2, 2), gnn.PairNorm()).normalizes
+    assert not plan(gnn.GCNConv(2, 2), nn.BatchNorm1d(2)).normalizes

@@ -88,7 +88,7 @@ def test_a_model_that_runs_in_its_own_type_alone_is_rehearsed_in_it() -> None:
     rehearsal = rehearsed(forward)
     assert rehearsal.expected.dtype == torch.float32
     assert rehearsal.tolerance == COARSE
-    assert torch.equal(rehearsal.model.gate.weight, Model().gate.weight), "as it is"
+    assert rehearsal.model.gate.weight.all(), "perturbed all the same"
 
 
 def test_weights_that_lead_to_infinity_are_not_perturbed() -> None:
@@ -119,12 +119,10 @@ def test_results_that_a_model_keeps_can_be_copied() -> None:
     assert not model.kept.is_leaf
 
 
-def test_a_copy_has_its_own_mode_and_weights() -> None:
+def test_what_trains_is_a_copy() -> None:
     rehearsal = rehearsed()
-    model = rehearsal.copy(training=True)
-    assert model.training
-    assert model.gate.weight is not rehearsal.model.gate.weight
-    assert not rehearsal.copy(training=False).training
+    assert rehearsal.copy(training=True).gate.weight is not rehearsal.model.gate.weight
+    assert rehearsal.copy(training=False) is rehearsal.model
 
 
 # what does not run
@@ -164,7 +162,7 @@ def test_attention_that_runs_is_refused_by_name() -> None:
 def trace(rehearsal: Rehearsal) -> None:
     model = rehearsal.copy(training=True)
     watch = Watch([rehearsal.piece.edge_index])
-    rehearsal.trace(model, Tracer(describe(model), rehearsal.graph, watch), watch)
+    rehearsal.trace(model, Tracer(describe(model), rehearsal.graph, watch), watch, training=True)
 
 
 def test_a_model_that_writes_into_its_features_is_refused() -> None:

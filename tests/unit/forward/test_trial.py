@@ -387,6 +387,16 @@ def test_a_sparse_matrix_of_edges_is_refused() -> None:
         plan_of(gnn.GCNConv(5, 3), call=call)
 
 
+def test_rows_that_a_wide_model_mixes_in_training_are_refused() -> None:
+    def forward(layers: nn.ModuleDict, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = layers["c"](x, add_self_loops(edge_index, num_nodes=len(x))[0])
+        return F.batch_norm(h, None, None, training=True) if layers.training else h
+
+    model = Model(forward, c=gnn.SAGEConv(5, 3))
+    with pytest.raises(ValueError, match=r"each row alone in training mode, .*\(got rows that read those of other"):
+        plan_of(model)
+
+
 # looking again
 
 
