@@ -23,7 +23,7 @@ from topoff.forward.convs import Conv
 from topoff.forward.exact import exact
 from topoff.forward.fingerprint import described, fingerprint
 from topoff.forward.intercept import Collect
-from topoff.forward.trial import recheck
+from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
@@ -160,7 +160,7 @@ class Basis:
 
         Of the `current` weights, norms over all nodes remember what they see.
         """
-        if current:
+        if current or network is self.model:
             self._recheck(network)
         loader = self.loader
         kept = loader.plan.moments if current and self.refreshing.interval else None
@@ -170,6 +170,8 @@ class Basis:
     def _recheck(self, network: nn.Module) -> None:
         """Compare exact batches with the plain forward on another piece than before."""
         self.checks += 1
+        if network is self.model:
+            check_same_convs(network, self.loader.plan)
         recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
 
     def _pieces(self) -> list[Data]:

@@ -22,7 +22,8 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating
 from topoff.forward.convs import Conv
-from topoff.forward.intercept import ConvCall, Handler, map_tensors, raise_foreign
+from topoff.forward.foreign import raise_foreign
+from topoff.forward.intercept import ConvCall, Handler, map_tensors
 from topoff.forward.neighbours import Block, Chosen, Neighbors
 from topoff.forward.plan import Plan
 from topoff.graph.operators import Operator
@@ -141,6 +142,11 @@ def allows_trimming(model: nn.Module, neighbors: Neighbors, plan: Plan, *, call:
 
     layered.trims = False
     padded = outputs()
+    if not isinstance(padded, Tensor):
+        raise ValueError(
+            f"Expected the model to return one tensor for a method that samples (got a {type(padded).__name__}): use "
+            f"top, or let the model return the rows of its nodes alone."
+        )
     layered.trims = True
     try:
         trimmed = outputs()

@@ -137,7 +137,8 @@ def _describe_one(name: str, module: MessagePassing) -> Conv:
     """Say what one conv needs: its path and, where it is linear, its operators."""
     parameters, known = _parameters(module), _known(module)
     if known is None or not _is_linear(known, module):
-        return Conv(name, module, "general", parameters=parameters, local=known in LOCAL)
+        local = known in LOCAL and not _is_hooked(module)
+        return Conv(name, module, "general", parameters=parameters, local=local)
     aggr = {"add": "sum"}.get(str(module.aggr), str(module.aggr))
     settings = {"aggr": aggr, "flow": module.flow, **LINEAR[known](module)}
     operators = {weight: Operator(**settings, weight=weight) for weight in (None, *EDGE_VALUES)}
@@ -163,9 +164,16 @@ def _is_linear(known: type[MessagePassing], module: Any) -> bool:
     """
     if known not in LINEAR or not isinstance(module.aggr, str) or module.aggr not in ("add", "sum", "mean"):
         return False
-    if isinstance(module, gnn.APPNP) and module.dropout > 0:
+    if (isinstance(module, gnn.APPNP) and module.dropout > 0) or _is_hooked(module):
         return False
     return not isinstance(module, TRANSFORMS_FIRST) or _is_matrix(module.lin)
+
+
+def _is_hooked(module: Any) -> bool:
+    """Whether a user's function is hooked into the message passing of a conv, or an explainer is."""
+    steps = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+    hooks = [getattr(module, f"_{step}_forward{when}_hooks", None) for step in steps for when in ("_pre", "")]
+    return any(hooks) or bool(getattr(module, "explain", False))
 
 
 def _is_matrix(layer: nn.Module) -> bool:

@@ -47,15 +47,6 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, kept)
 
 
-def can_be_copied(model: nn.Module) -> bool:
-    """Whether a copy of a model runs for itself; the functions bound to its modules would run the model's own."""
-    try:
-        copied(model)
-    except Exception:  # locks, open files, generators
-        return False
-    return not any("forward" in vars(module) for module in model.modules())
-
-
 @contextmanager
 def restored(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Put a model into one of its modes, and restore modes and buffers."""

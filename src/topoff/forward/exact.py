@@ -179,6 +179,8 @@ class Lockstep(Handler):
             found = [self._gather(list(items), of=of, inner=True) for items in zip(*parts, strict=True)]
             return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
         whole: Tensor | None = None
+        if inner and len(parts) > 1 and all(_is_same(first, part) for part in parts):
+            return first  # whatever its number of rows
         for batch, part in zip(self.batches, parts, strict=True):
             if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
                 if inner:
@@ -246,7 +248,7 @@ class Lockstep(Handler):
         batch = self.awake
         if not is_over_all(call.conv.module):
             return call.forward(*call.args, **call.kwargs)
-        check_one_graph(call)
+        check_one_graph(call, batch.rows)
         means = batch.hand_in(Handed(call.conv, 0, sums_of(call.x[: batch.size]), is_sum=True))
         return normalized(call.conv.module, call.x, means, self.graph.num_nodes)
 

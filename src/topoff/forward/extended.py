@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.forward.intercept import ConvCall, map_tensors, raise_foreign
+from topoff.forward.foreign import raise_foreign
+from topoff.forward.intercept import ConvCall, map_tensors
 from topoff.graph.graph import Neighborhood
 
 LOOKED_AT = 128  # rows by which dropout is recognised

@@ -8,13 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.convs import EDGE_VALUES, Conv
+from topoff.forward.foreign import check_unchanged, is_same, raise_foreign, raise_in_place
 from topoff.forward.norms import apply_to_own
 from topoff.forward.recompute import check_again
 from topoff.graph.operators import Operator
@@ -59,7 +60,7 @@ class ConvCall:
             return all(item is None or any(item is tensor for tensor in own) for item in (edges, weight))
         if weight is not None and (weight.requires_grad or not _names_of(batch, weight)):
             return False
-        return isinstance(given.get("edge_index"), Tensor) and _same(given["edge_index"], batch.edge_index)
+        return isinstance(given.get("edge_index"), Tensor) and is_same(given["edge_index"], batch.edge_index)
 
     def linear(self, batch: Any, *, among: Container[Operator] | None = None) -> dict[str, Any]:
         """Note the operator of a linear conv; return its arguments by name, without edges.
@@ -72,7 +73,7 @@ class ConvCall:
         """
         given: dict[str, Any] = dict(zip(self.conv.parameters, self.args, strict=False)) | self.kwargs
         edges, weight, name = given.get("edge_index"), given.get("edge_weight"), None
-        if edges is not batch.edge_index and not (isinstance(edges, Tensor) and _same(edges, batch.edge_index)):
+        if edges is not batch.edge_index and not (isinstance(edges, Tensor) and is_same(edges, batch.edge_index)):
             raise_foreign(self.conv, "edge_index")
         if weight is not None:
             if weight.requires_grad or not (names := _names_of(batch, weight)):
@@ -116,7 +117,14 @@ class Handler(ABC):
                 f"Expected a batch of a TOP or Loader (got a Data without its {self.carries}): use `for batch in top`."
             )
         self.batch, self.calls = batch, {}
-        wide = batch.supplement.wide if self.carries == "supplement" else None
+        wide, cut = None, {}
+        if self.carries == "supplement":
+            wide, cut = batch.supplement.wide, batch.supplement.own
+        changed = [
+            key for key, own in cut.items() if batch.get(key) is not own or (not own.is_inference() and own._version)
+        ]
+        if changed:
+            check_unchanged(batch, cut, changed)
         self.seen = batch if wide is None else wide
         self.version = -1 if self.seen.x.is_inference() else self.seen.x._version
         self.recomputes, self._kept = False, (torch.is_grad_enabled(), SAVING(True))
@@ -240,7 +248,7 @@ def take_cache(module: nn.Module) -> dict[str, Any]:
 def _names_of(batch: Any, weight: Tensor) -> list[str]:
     """Return the names of the edge values of a batch that a tensor is, or else equals."""
     own = [name for name in EDGE_VALUES if weight is getattr(batch, name, None)]  # two may be equal, such as empty ones
-    return own or [name for name in EDGE_VALUES if _same(weight, getattr(batch, name, None))]
+    return own or [name for name in EDGE_VALUES if is_same(weight, getattr(batch, name, None))]
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -257,30 +265,3 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {key: map_tensors(item, change) for key, item in value.items()}
     return value
-
-
-def raise_in_place() -> NoReturn:
-    """Raise for a model that writes into its features."""
-    raise ValueError(
-        "Expected the model to leave its input features alone (got 'x' changed in place): write x = x.clone() first, "
-        "or change the features of the graph before wrapping it."
-    )
-
-
-class ForeignInputError(ValueError):
-    """Say that a conv was given edges or attributes that are not the batch's own."""
-
-
-def raise_foreign(conv: Conv, name: str) -> NoReturn:
-    """Raise for edges or edge values that are not the batch's own."""
-    raise ForeignInputError(
-        f"Expected {conv} to receive the batch's own '{name}' (got another tensor, unlike the trial run): call it "
-        f"with the same edges whatever the batch, or change the graph before wrapping it."
-    )
-
-
-def _same(tensor: Tensor, own: Tensor | None) -> bool:
-    """Say whether a tensor is, or equals, the batch's own."""
-    if own is None or tensor is own:
-        return own is not None
-    return tensor.shape == own.shape and tensor.dtype == own.dtype and bool(torch.equal(tensor, own))

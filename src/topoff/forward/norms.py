@@ -105,12 +105,17 @@ def is_over_all(norm: Any) -> bool:
     return not getattr(norm, "track_running_stats", False)
 
 
-def check_one_graph(call: Any) -> None:
-    """Refuse a norm per graph of several.
+def check_one_graph(call: Any, rows: int) -> None:
+    """Refuse a norm per graph of several, or over other rows than those of nodes.
 
     Raises:
-        ValueError: where the norm was given a batch vector.
+        ValueError: where the norm was given a batch vector, or rows of edges.
     """
+    if len(call.x) != rows:
+        raise ValueError(
+            f"Expected {call.conv} to normalise rows of nodes (got {len(call.x)} rows for {rows} nodes): over edges or "
+            f"messages, use a norm that acts on each alone, such as torch.nn.LayerNorm, or a batch norm."
+        )
     if any(value is not None for value in (*call.args[1:], *call.kwargs.values())):
         raise ValueError(
             f"Expected {call.conv} to normalise over one graph (got a 'batch' vector, too): leave it out, all "

@@ -18,7 +18,7 @@ from topoff.graph.graph import Graph
 
 TRIED = 128  # nodes of a piece, or a few more
 ROUND = 24  # of which each round of the search adds at most so many, so that it is several hops deep
-PADDED = 4096  # most rows with which a model is tried for its dependence on the number of nodes
+PADDED = 2048  # most rows with which a model is tried for its dependence on the number of nodes
 
 
 def piece_of(graph: Graph, *, seed: int = 0) -> Data:
@@ -60,6 +60,32 @@ def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
         chosen = torch.randperm(fresh.numel(), generator=generator)[: min(ROUND, TRIED - nodes.numel())]
         nodes = torch.unique(torch.cat([nodes, fresh[chosen]]))
     return nodes
+
+
+def beside_another(piece: Data, rows: int) -> Data:
+    """Return a piece beside a graph that no edge connects with it, of larger features, edge values and degrees.
+
+    The other graph is a copy of the piece with a hub, then nodes without edges, up to some number of rows.
+    """
+    graph, n = Graph(piece), int(piece.num_nodes or 0)
+    both, edges = copy.copy(piece), piece.edge_index
+    hub = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.int64)]).to(edges)
+    hub = hub[:, : n if edges.size(1) else 0]  # values for its edges are taken from others
+    both.edge_index = torch.cat([edges, edges + n, hub + n, hub.flip(0) + n], dim=1)
+    for key in graph.edge_level:
+        more = piece[key][torch.arange(2 * hub.size(1), device=edges.device) % max(1, edges.size(1))]
+        both[key] = torch.cat([piece[key], _larger(torch.cat([piece[key], more]))])
+    for key in graph.node_level:
+        both[key] = torch.cat([piece[key], _larger(piece[key])])
+    both.n_id, both.num_nodes = torch.cat([piece.n_id, piece.n_id]), 2 * n
+    return padded(both, rows)
+
+
+def _larger(values: Tensor) -> Tensor:
+    """Return larger values, where they are no ids."""
+    if not torch.is_floating_point(values) or not len(values):
+        return values
+    return 3 * values + values.abs().amax(0, keepdim=True)
 
 
 def padded(piece: Data, rows: int) -> Data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -14,10 +14,11 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating
 from topoff.forward.convs import describe
-from topoff.forward.copies import can_be_copied, copied, perturb, restored, undrawn
+from topoff.forward.copies import copied, perturb, restored, undrawn
 from topoff.forward.exact import Lockstep
+from topoff.forward.foreign import raise_in_place
 from topoff.forward.intercept import Handler, map_tensors, uncached
-from topoff.forward.piece import padded
+from topoff.forward.piece import beside_another, padded
 from topoff.forward.plan import Plan
 from topoff.forward.refusals import GLOBAL, refuse_global
 from topoff.graph.graph import Graph
@@ -42,7 +43,7 @@ class Rehearsal:
     def __init__(self, model: nn.Module, piece: Data, *, call: Call | None, perturbed: bool) -> None:
         self.call, self.run = call, caller(model, call)
         self.device = next(model.parameters(), piece.x).device
-        self.bound = not can_be_copied(model)
+        self.bound = any("forward" in vars(module) for module in model.modules())  # a copy's would run the model's own
         problem: Exception | None = None
         for dtype, changed in itertools.product((torch.float64, None), sorted({perturbed, False}, reverse=True)):
             try:
@@ -61,7 +62,11 @@ class Rehearsal:
 
     def _take(self, model: nn.Module, piece: Data, dtype: torch.dtype | None, *, perturbed: bool) -> None:
         """Copy model and piece into a type."""
-        self.dtype, self.model = (None, model) if self.bound else (dtype, copied(model))
+        try:
+            self.model = model if self.bound else copied(model)
+        except Exception:  # locks, open files, generators: there is no copy
+            self.bound, self.model = True, model
+        self.dtype = None if self.bound else dtype
         self.piece = copy.copy(piece)
         if self.dtype is not None:
             self.model = self.model.to(dtype)
@@ -78,8 +83,7 @@ class Rehearsal:
 
     def plainly(self, data: Data) -> Any:
         """Return the output of the plain forward in eval mode."""
-        own = copy.copy(data)
-        own.x = data.x.clone()  # some models change their input
+        own = _cloned(data)  # some models change their input
         with self._typed(), evaluating(self.model), uncached(self.convs):
             return self.run(self.model, own)
 
@@ -87,16 +91,21 @@ class Rehearsal:
         """Return the model, or a copy of it for training mode, which moves statistics."""
         return copied(self.model) if training and not self.bound else self.model
 
-    def trace(self, model: nn.Module, tracer: Handler, watch: AbstractContextManager[Any], *, training: bool) -> None:
+    def trace(self, model: nn.Module, tracer: Handler, watch: Any, *, training: bool) -> Any:
         """Run a copy of the model under something that stands in for its convs, in one of its modes.
 
         Raises:
             ValueError: where the model changes its input in place.
         """
-        own = copy.copy(self.piece)
-        own.x = own.x.clone()
+        own = _cloned(self.piece)
+        watch.watched = [own[key] for key in ("edge_index", *self.graph.edge_level)]
+        before = {key: value._version for key, value in own if isinstance(value, Tensor)}
         with self._typed(), undrawn(), restored(model, training=training), torch.no_grad(), tracer.on(own), watch:
-            self.run(model, own)
+            out = self.run(model, own)
+        written = [key for key, version in before.items() if own[key]._version != version]
+        if written:
+            raise_in_place(written[0])
+        return out
 
     def trained(self, model: nn.Module, handler: Handler, batch: Data) -> Any:
         """Run a copy of the model in training mode on a batch."""
@@ -119,9 +128,9 @@ class Rehearsal:
                 "dropout without training=self.training, or other randomness."
             )
 
-    def check_size(self, rows: int) -> None:
-        """Refuse a model whose output at some nodes changes with the number of nodes elsewhere."""
-        longer = padded(self.piece, rows)
+    def check_apart(self, rows: int) -> None:
+        """Refuse a model whose output at some nodes changes with nodes that no edge connects with them."""
+        longer = beside_another(self.piece, rows)
         try:
             out = self.plainly(longer)
         except Exception as error:
@@ -132,9 +141,9 @@ class Rehearsal:
         out = map_tensors(many, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == rows else tensor)
         if not relative_error(out, few) <= self.tolerance:
             raise ValueError(
-                f"Expected the model's output at a node not to depend on the number of nodes (got another one after "
-                f"{rows - count} nodes without edges were added to {count}): look for a branch on the size of x, or "
-                f"for a mean or norm over all nodes."
+                f"Expected the model's output at a node to depend on the node and its neighbours alone (got another "
+                f"one after {rows - count} nodes that no edge connects with it were added to {count}): look for a "
+                f"mean, maximum, norm, softmax or order over all nodes or edges, or a branch on the number of nodes."
             )
 
     def _check_few(self) -> None:
@@ -149,7 +158,7 @@ class Rehearsal:
             return
         self._check_same_size(few, many, 2, self.graph.num_nodes)
 
-    def compare(self, lockstep: Callable[[], Lockstep]) -> None:
+    def compare(self, lockstep: Callable[[], Lockstep], *, normalizes: bool = False) -> None:
         """Compare exact batches with the plain forward, and raise where they differ."""
         try:
             with self._typed():
@@ -158,14 +167,16 @@ class Rehearsal:
             _raise_broken(problem, self.piece)
         error = relative_error(out, self.expected)
         if not error <= self.tolerance:
-            self.check_size(3 * self.graph.num_nodes)
+            if not normalizes:
+                self.check_apart(3 * self.graph.num_nodes)
             self._check_few()
             where = self._first_difference(lockstep())
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got a relative "
                 f"difference of {error:.1e} between exact batches and the plain forward on {self.graph.num_nodes} "
                 f"nodes{where}): look there for a mean, norm, softmax or attention over all nodes, for edges that are "
-                f"not the graph's own, or for self-loops that leave out the last nodes (num_nodes not given)."
+                f"not the graph's own, for self-loops that leave out the last nodes (num_nodes not given), or convs "
+                f"that are not registered (use nn.ModuleList)."
             )
 
     @property
@@ -226,6 +237,15 @@ class Rehearsal:
             yield
         finally:
             torch.set_default_dtype(before)
+
+
+def _cloned(data: Data) -> Data:
+    """Return a graph with tensors of its own."""
+    own = copy.copy(data)
+    for key, value in data:
+        if isinstance(value, Tensor):
+            own[key] = value.clone()
+    return own
 
 
 def relative_error(value: Any, truth: Any) -> float:

@@ -19,7 +19,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -42,6 +42,7 @@ class Supplement(Movable):
     plan: Plan
     structure: Structure
     wide: Data | None = None  # what a model is called with that reads edges itself
+    own: dict[str, Tensor] = field(default_factory=dict)  # the batch's features, edges and edge values as they were cut
 
 
 def cut_batch(graph: Graph, plan: Plan, nodes: Tensor) -> Data:
@@ -58,7 +59,8 @@ def cut_inside(graph: Graph, plan: Plan, nodes: Tensor, **operators: Any) -> Dat
 def _supplied(batch: Data, graph: Graph, plan: Plan, structure: Structure) -> Data:
     """Give a batch what its model needs besides."""
     wide = graph.widened(batch, structure.around[plan.around]) if plan.wide else None
-    batch.supplement = Supplement(plan, structure, wide)
+    own = {key: batch[key] for key in ("x", "edge_index", *graph.edge_level)}
+    batch.supplement = Supplement(plan, structure, wide, own)
     return batch
 
 
@@ -164,9 +166,11 @@ class Subgraph(Handler):
     def _normalize(self, call: ConvCall) -> Any:
         """Run a norm: over the batch's rows, and over all nodes with the sums that the others last had."""
         nodes, plan, norm = self.batch.supplement.structure.nodes, self.batch.supplement.plan, call.conv.module
+        if call.conv.path == "batch" and len(call.x) != self.seen.num_nodes:  # of edges, or of messages
+            return call.forward(*call.args, **call.kwargs)
         if call.conv.path == "batch" or not is_over_all(norm):
             return apply_to_own(norm, lambda x: call.forward(x, *call.args[1:], **call.kwargs), call.x, len(nodes))
-        check_one_graph(call)
+        check_one_graph(call, self.seen.num_nodes)
         sums, last = sums_of(call.x[: len(nodes)]), plan.moments.get(call.place)
         means = sums / len(nodes) if last is None else last.updated(sums, nodes, plan.num_nodes)
         return normalized(norm, call.x, means, plan.num_nodes)

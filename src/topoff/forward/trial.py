@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,10 @@ from torch.nn.parameter import is_lazy
 
 from topoff.forward.call import Call, caller, evaluating, own_rows, plain
 from topoff.forward.convs import Conv, describe
-from topoff.forward.exact import Lockstep
+from topoff.forward.exact import Lockstep, raise_rows
 from topoff.forward.extended import Extended
-from topoff.forward.intercept import ConvCall, ForeignInputError, map_tensors
+from topoff.forward.foreign import ForeignInputError
+from topoff.forward.intercept import ConvCall, map_tensors
 from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
@@ -58,9 +59,33 @@ def recheck(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = N
     Raises:
         ValueError: where they differ, with the place.
     """
-    rehearsal = Rehearsal(plain(model), piece_of(graph, seed=seed), call=call, perturbed=False)
+    model = plain(model)
+    rehearsal = Rehearsal(model, piece_of(graph, seed=seed), call=call, perturbed=False)
+    names = {conv.name for conv in rehearsal.convs if conv.path == "linear" or conv.path == "general"}
+    if names != {conv.name for conv in plan.convs if conv.path == "linear" or conv.path == "general"}:
+        raise_replaced(sorted(names))
     plan = replace(plan, num_nodes=rehearsal.graph.num_nodes)
-    rehearsal.compare(lambda: rehearsal.lockstep(plan))
+    rehearsal.compare(lambda: rehearsal.lockstep(plan), normalizes=plan.normalizes)
+
+
+def check_same_convs(model: nn.Module, plan: Plan) -> None:
+    """Refuse a model whose convs are others than when it was prepared.
+
+    Raises:
+        ValueError: with what to do.
+    """
+    modules = dict(plain(model).named_modules())
+    other = [conv.name for conv in plan.convs if modules.get(conv.name) is not conv.module]
+    if other:
+        raise_replaced(other)
+
+
+def raise_replaced(names: list[str]) -> NoReturn:
+    """Raise for convs that were replaced."""
+    raise ValueError(
+        f"Expected the layers that were there when the model was prepared (got others: {', '.join(names)}): make a new "
+        f"TOP for a model whose layers were replaced."
+    )
 
 
 def _check_dtype(model: nn.Module, x: Tensor) -> None:
@@ -75,9 +100,10 @@ def _check_dtype(model: nn.Module, x: Tensor) -> None:
 
 def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
     """Return the plan of a rehearsed model."""
-    watch = Watch([rehearsal.piece[key] for key in ("edge_index", *rehearsal.graph.edge_level)])
+    watch = Watch([])
     seen = {mode: _traced(rehearsal, watch, training=mode) for mode in (False, True)}
     rehearsal.check_repeatable()
+    _check_same_depth(seen)
     narrow, wide = (_noted(rehearsal, seen[False], seen[True], wide=how) for how in (False, True))
     plan = wide if "" in watch.readers or _changes_features(seen) else narrow
     seen.clear()
@@ -90,7 +116,7 @@ def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
     if plan.wide:
         _check_training(rehearsal, plan)
     if not plan.normalizes:
-        rehearsal.check_size(max(num_nodes, rehearsal.graph.num_nodes + 8))
+        rehearsal.check_apart(max(num_nodes, rehearsal.graph.num_nodes + 8))
     return plan
 
 
@@ -98,8 +124,22 @@ def _traced(rehearsal: Rehearsal, watch: Watch, *, training: bool) -> Tracer:
     """Run the model on the piece in one of its modes, and note what its convs do."""
     model = rehearsal.copy(training=training)
     tracer = Tracer(describe(model), rehearsal.graph, watch)
-    rehearsal.trace(model, tracer, watch, training=training)
+    out = rehearsal.trace(model, tracer, watch, training=training)
+    if isinstance(out, Tensor) and (not out.dim() or len(out) != rehearsal.graph.num_nodes):
+        count = rehearsal.graph.num_nodes
+        raise_rows(out, of=f"the output in {'training' if training else 'eval'} mode", size=count, whole=-1)
     return tracer
+
+
+def _check_same_depth(seen: dict[bool, Tracer]) -> None:
+    """Refuse a general conv that propagates more often in training: only eval mode tells what reads what."""
+    for name, most in seen[True].propagations.items():
+        conv, least = seen[True].general[name], seen[False].propagations.get(name, most)
+        if most > least:
+            raise ValueError(
+                f"Expected {conv} to propagate as often in training as in eval mode (got {most} times instead of "
+                f"{least}): use one conv for each propagation that training adds."
+            )
 
 
 def _changes_features(seen: dict[bool, Tracer]) -> bool:
@@ -147,7 +187,7 @@ def _compared(rehearsal: Rehearsal, plan: Plan) -> Plan:
         tainted.append(rehearsal.lockstep(plan, kind=Tainted))
         return tainted[-1]
 
-    rehearsal.compare(lockstep)
+    rehearsal.compare(lockstep, normalizes=plan.normalizes)
     deep = {name: frozenset(steps) for name, steps in tainted[0].deep.items()}
     known = {name: tuple(calls) for name, calls in tainted[0].known.items()} if plan.wide else plan.known_hops
     return replace(plan, deep=deep, known_hops=known)

@@ -90,6 +90,7 @@ class Tracer(Handler):
         self.graph, self.watch = graph, watch
         self.operators: list[Operator] = []
         self.general: dict[str, Conv] = {}  # convs whose own `propagate` ran
+        self.propagations: dict[str, int] = {}  # of general convs, at most in one call
         self.rewired: set[str] = set()  # convs that were given other tensors than the graph's own edges and weights
         self.hops: dict[str, list[int]] = {}  # by conv, per call: leading propagations of raw features
         self.depth = 0  # propagations so far
@@ -143,6 +144,8 @@ class Tracer(Handler):
     def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
         """Run it; what PyG itself reads there is known."""
         self.depth += 1
+        call.propagations += 1
+        self.propagations[call.conv.name] = max(call.propagations, self.propagations.get(call.conv.name, 0))
         return self.watch.as_reader(None, lambda: spread(given))
 
     def degrees(self) -> frozenset[str]:
