@@ -57,6 +57,14 @@ def raise_foreign(conv: object, name: str) -> NoReturn:
     )
 
 
+def raise_narrow(conv: object) -> NoReturn:
+    """Raise for a wide model that was called with the batch alone."""
+    raise ValueError(
+        f"Expected {conv} to read the rows of the batch and of its neighbours (got other rows), for the model computes "
+        f"with the edges itself: call it with what `with compensating(model, batch) as seen:` yields."
+    )
+
+
 def is_same(tensor: Tensor, own: Tensor | None) -> bool:
     """Say whether a tensor is, or equals, the batch's own."""
     if own is None or tensor is own:

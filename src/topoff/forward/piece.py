@@ -9,12 +9,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.graph.graph import Graph
+from topoff.graph.graph import Graph, entries, joined
 
 TRIED = 128  # nodes of a piece, or a few more
 ROUND = 24  # of which each round of the search adds at most so many, so that it is several hops deep
@@ -67,34 +68,33 @@ def beside_another(piece: Data, rows: int) -> Data:
 
     The other graph is a copy of the piece with a hub, then nodes without edges, up to some number of rows.
     """
-    graph, n = Graph(piece), int(piece.num_nodes or 0)
-    both, edges = copy.copy(piece), piece.edge_index
-    hub = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.int64)]).to(edges)
-    hub = hub[:, : n if edges.size(1) else 0]  # values for its edges are taken from others
+    graph, n, edges = Graph(piece), int(piece.num_nodes or 0), piece.edge_index
+    spokes = n if edges.size(1) else 0  # their values are taken from other edges
+    hub = torch.stack([torch.arange(spokes), torch.zeros(spokes, dtype=torch.int64)]).to(edges)
+    both = copy.copy(piece)
     both.edge_index = torch.cat([edges, edges + n, hub + n, hub.flip(0) + n], dim=1)
-    for key in graph.edge_level:
-        more = piece[key][torch.arange(2 * hub.size(1), device=edges.device) % max(1, edges.size(1))]
-        both[key] = torch.cat([piece[key], _larger(torch.cat([piece[key], more]))])
-    for key in graph.node_level:
-        both[key] = torch.cat([piece[key], _larger(piece[key])])
+    ids = torch.arange(edges.size(1) + 2 * spokes) % max(1, edges.size(1))
+    for key in graph.levels.edge:
+        both[key] = joined(piece[key], _larger(entries(piece[key], ids)))
+    for key in graph.levels.node:
+        both[key] = joined(piece[key], _larger(piece[key]))
     both.n_id, both.num_nodes = torch.cat([piece.n_id, piece.n_id]), 2 * n
     return padded(both, rows)
 
 
-def _larger(values: Tensor) -> Tensor:
-    """Return larger values, where they are no ids."""
-    if not torch.is_floating_point(values) or not len(values):
-        return values
-    return 3 * values + values.abs().amax(0, keepdim=True)
-
-
 def padded(piece: Data, rows: int) -> Data:
     """Return a piece with nodes more that have no edges and no features, up to some number of rows."""
-    graph, more = Graph(piece), min(rows, PADDED) - int(piece.num_nodes or 0)
-    longer = copy.copy(piece)
-    for key in graph.node_level:
-        if isinstance(piece[key], Tensor):
-            longer[key] = torch.cat([piece[key], piece[key].new_zeros((max(0, more), *piece[key].shape[1:]))])
-    longer.n_id = torch.cat([piece.n_id, piece.n_id.new_zeros(max(0, more))])
-    longer.num_nodes = int(piece.num_nodes or 0) + max(0, more)
+    n = int(piece.num_nodes or 0)
+    more, longer = max(0, min(rows, PADDED) - n), copy.copy(piece)
+    for key in Graph(piece).levels.node:
+        rest = entries(piece[key], torch.zeros(more, dtype=torch.int64))
+        longer[key] = joined(piece[key], torch.zeros_like(rest) if isinstance(rest, Tensor) else rest)
+    longer.n_id, longer.num_nodes = torch.cat([piece.n_id, piece.n_id.new_zeros(more)]), n + more
     return longer
+
+
+def _larger(values: Any) -> Any:
+    """Return larger values, where they are numbers and no ids."""
+    if not isinstance(values, Tensor) or not torch.is_floating_point(values) or not len(values):
+        return values
+    return 3 * values + values.abs().amax(0, keepdim=True)

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.forward.extended import Extended, is_dropped_out
+from topoff.forward.foreign import raise_narrow
 from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
 from topoff.forward.norms import apply_to_own, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
@@ -101,6 +102,8 @@ class Subgraph(Handler):
         raw = call.x is self.seen.x and (self.version < 0 or call.x._version == self.version)
         if call.known and not raw and not plan.wide and not is_dropped_out(call.x, self.seen.x):
             call.known = 0  # the features were changed
+        if plan.wide and isinstance(call.x, Tensor) and self.seen.num_nodes not in call.x.shape:
+            raise_narrow(conv)
         if conv.path == "general" or (plan.wide and (call.known or self._is_rewired(call))):
             return self._general(call).run()
         if self.collect and conv.transforms_first and not call.known and not raw:

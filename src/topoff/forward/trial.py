@@ -160,7 +160,7 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
         tuple(dict.fromkeys([*evaluated.operators, *trained.operators])),
         (),
         {} if wide else {name: tuple(calls) for name, calls in evaluated.hops.items()},
-        () if wide else evaluated.chains(),
+        () if wide else tuple(dict.fromkeys([*evaluated.chains(), *trained.chains()])),
         depth=evaluated.depth,
         degrees=degrees,
         wide=wide,

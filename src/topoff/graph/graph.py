@@ -83,11 +83,22 @@ def _count(value: Any) -> int | None:
     return int(shape[0]) if shape else None
 
 
-def _entries(value: Any, ids: Tensor) -> Any:
+def entries(value: Any, ids: Tensor) -> Any:
     """Return some entries of a tensor, an array or a list."""
     if isinstance(value, list | tuple):
         return [value[i] for i in ids.tolist()]
     return value[ids.numpy() if isinstance(value, np.ndarray) else ids]
+
+
+def joined(value: Any, more: Any) -> Any:
+    """Return entries of a tensor, an array or a list with more of them behind.
+
+    >>> joined(["a"], ["b"]), joined(torch.ones(1), torch.zeros(1))
+    (['a', 'b'], tensor([1., 0.]))
+    """
+    if isinstance(value, list | tuple):
+        return [*value, *more]
+    return np.concatenate([value, more]) if isinstance(value, np.ndarray) else torch.cat([value, more])
 
 
 class Graph:
@@ -153,7 +164,7 @@ class Graph:
         for keys, kept in ((self.levels.node, nodes), (self.levels.edge, edge_ids)):
             for key in keys:
                 if key in self.data:
-                    batch[key] = _entries(self.data[key], kept)
+                    batch[key] = entries(self.data[key], kept)
         for key in self.levels.whole:
             if key in self.data:
                 batch[key] = self.data[key]
