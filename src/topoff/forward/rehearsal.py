@@ -99,7 +99,8 @@ class Rehearsal:
         """
         own = _cloned(self.piece)
         watch.watched = [own[key] for key in ("edge_index", *self.graph.edge_level)]
-        before = {key: value._version for key, value in own if isinstance(value, Tensor)}
+        watched = {key: value for key, value in own if isinstance(value, Tensor) and not value.is_inference()}
+        before = {key: value._version for key, value in watched.items()}
         with self._typed(), undrawn(), restored(model, training=training), torch.no_grad(), tracer.on(own), watch:
             out = self.run(model, own)
         written = [key for key, version in before.items() if own[key]._version != version]
