@@ -129,22 +129,22 @@ class Rehearsal:
                 "dropout without training=self.training, or other randomness."
             )
 
-    def check_apart(self, rows: int) -> None:
+    def check_apart(self, rows: int, *, where: str = "") -> None:
         """Refuse a model whose output at some nodes changes with nodes that no edge connects with them."""
         longer = beside_another(self.piece, rows)
         try:
             out = self.plainly(longer)
         except Exception as error:
             _raise_broken(error, longer)
-        self._check_same_size(self.expected, out, self.graph.num_nodes, int(longer.num_nodes or 0))
+        self._check_same_size(self.expected, out, self.graph.num_nodes, int(longer.num_nodes or 0), where=where)
 
-    def _check_same_size(self, few: Any, many: Any, count: int, rows: int) -> None:
+    def _check_same_size(self, few: Any, many: Any, count: int, rows: int, *, where: str = "") -> None:
         out = map_tensors(many, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == rows else tensor)
         if not relative_error(out, few) <= self.tolerance:
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got another "
-                f"one after {rows - count} nodes that no edge connects with it were added to {count}): look for a "
-                f"mean, maximum, norm, softmax or order over all nodes or edges, or a branch on the number of nodes."
+                f"one after {rows - count} nodes that no edge connects with it were added to {count}{where}): look for "
+                f"a mean, maximum, norm, softmax or order over all nodes or edges, or a branch on the number of nodes."
             )
 
     def _check_few(self) -> None:
@@ -168,10 +168,10 @@ class Rehearsal:
             _raise_broken(problem, self.piece)
         error = relative_error(out, self.expected)
         if not error <= self.tolerance:
-            if not normalizes:
-                self.check_apart(3 * self.graph.num_nodes)
-            self._check_few()
             where = self._first_difference(lockstep())
+            if not normalizes:
+                self.check_apart(3 * self.graph.num_nodes, where=where)
+            self._check_few()
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got a relative "
                 f"difference of {error:.1e} between exact batches and the plain forward on {self.graph.num_nodes} "

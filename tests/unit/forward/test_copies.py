@@ -1,14 +1,13 @@
 """Copies of a model to try things on, and what leaves the model itself as it was."""
 
 import random
-import threading
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from topoff.forward.copies import can_be_copied, copied, perturb, restored, undrawn
+from topoff.forward.copies import copied, perturb, restored, undrawn
 
 
 def draw() -> tuple[float, float, float]:
@@ -38,13 +37,6 @@ def test_a_copy_has_weights_and_kept_results_of_its_own() -> None:
     assert torch.equal(other.kept, layer.kept)
     assert other.kept.is_leaf, "without its history"
     assert not layer.kept.is_leaf
-
-
-def test_models_that_hold_what_cannot_be_copied_or_are_bound_are_told() -> None:
-    plain, locked, bound = (nn.Sequential(nn.Linear(2, 2)) for _ in range(3))
-    locked.lock = threading.Lock()
-    bound[0].forward = bound[0].forward  # a copy would run the model's own
-    assert [can_be_copied(model) for model in (plain, locked, bound)] == [True, False, False]
 
 
 def test_modes_and_buffers_are_restored() -> None:

@@ -218,7 +218,7 @@ def test_the_model_is_restored_after_an_error() -> None:
 )
 def test_outputs_that_are_not_one_row_per_node_are_refused(model: nn.Module, got: str) -> None:
     before = threading.active_count()
-    with pytest.raises(ValueError, match=rf"output to have one row per node \(got {got} for a batch of .*pool outside"):
+    with pytest.raises(ValueError, match=rf"one row per node \(got {got} for a batch of .*pool outside"):
         run(model.double())
     assert threading.active_count() == before
 

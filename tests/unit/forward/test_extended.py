@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from graphs import corners
 from topoff.forward.convs import describe
 from topoff.forward.extended import Extended, check_dense, is_alias, is_dropped_out
-from topoff.forward.intercept import ConvCall, ForeignInputError
+from topoff.forward.foreign import ForeignInputError
+from topoff.forward.intercept import ConvCall
 from topoff.graph.graph import AROUND, Graph
 
 

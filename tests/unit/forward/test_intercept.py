@@ -13,7 +13,8 @@ from torch_geometric.utils import add_self_loops, dropout_edge
 
 from graphs import corners
 from topoff.forward.convs import Conv, describe
-from topoff.forward.intercept import ConvCall, ForeignInputError, Handler, inner, map_tensors, raise_foreign, uncached
+from topoff.forward.foreign import ForeignInputError, raise_foreign
+from topoff.forward.intercept import ConvCall, Handler, inner, map_tensors, uncached
 
 
 class Echo(Handler):

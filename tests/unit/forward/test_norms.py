@@ -97,10 +97,12 @@ def test_running_statistics_need_no_other_nodes() -> None:
 def test_a_norm_per_graph_of_several_is_refused(by_name: object) -> None:
     norm = describe(nn.Sequential(gnn.GCNConv(4, 4), gnn.GraphNorm(4)))[1]
     x, batch = torch.ones(3, 4), torch.zeros(3, dtype=torch.int64)
-    check_one_graph(ConvCall(norm, norm.module.forward, (x, None), {}, x, 0))
+    check_one_graph(ConvCall(norm, norm.module.forward, (x, None), {}, x, 0), len(x))
     args, kwargs = ((x,), {"batch": batch}) if by_name else ((x, batch), {})
     with pytest.raises(ValueError, match=r"GraphNorm '1' to normalise over one graph \(got a 'batch' vector, too\)"):
-        check_one_graph(ConvCall(norm, norm.module.forward, args, kwargs, x, 0))
+        check_one_graph(ConvCall(norm, norm.module.forward, args, kwargs, x, 0), len(x))
+    with pytest.raises(ValueError, match=r"rows of nodes \(got \d+ rows for \d+ nodes\): over edges"):
+        check_one_graph(ConvCall(norm, norm.module.forward, (x, None), {}, x, 0), len(x) + 1)
 
 
 # sums of batches
