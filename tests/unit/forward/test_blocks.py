@@ -311,3 +311,15 @@ def test_padded_rows_are_zero() -> None:
     assert len(out) == batch.num_nodes > 2
     assert not out[2:].any()
     assert F.relu(out[:2]).any()
+
+
+def test_several_outputs_are_refused() -> None:
+    class Pair(Stack):
+        def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            out = super().forward(x, edge_index)
+            return out, out
+
+    model, graph = Pair(*convs(gnn.GCNConv)), Graph(communities())
+    plan = make_plan(model, graph)
+    with pytest.raises(ValueError, match=r"one tensor for a method that samples \(got a tuple\)"):
+        allows_trimming(model, neighbors_of(graph, plan), plan)
