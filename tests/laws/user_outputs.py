@@ -148,9 +148,6 @@ REFUSED = {
     "nodes in order": _mixing(lambda m, h: h.cumsum(dim=0)),
     "first node": _mixing(lambda m, h: h + h[:1]),
     "next node": _mixing(lambda m, h: h + h.roll(1, dims=0)),
-    "batch norm without statistics": _mixing(
-        lambda m, h: m.norm(h), norm=lambda: nn.BatchNorm1d(HIDDEN, track_running_stats=False)
-    ),
     "mean pool": _mixing(lambda m, out: gnn.global_mean_pool(out, None), net=After, why=POOLS),
     "sum as output": _mixing(lambda m, out: out.sum(dim=0), net=After, why=POOLS),
     "number as output": _mixing(lambda m, out: out.mean(), net=After, why=POOLS),

@@ -28,7 +28,8 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, evaluating, plain
 from topoff.forward.convs import Conv, describe
-from topoff.forward.extended import Extended
+from topoff.forward.extended import Extended, is_alias
+from topoff.forward.foreign import raise_broken
 from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
@@ -71,7 +72,10 @@ def exact(
     model = plain(model)
     lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph))
     lockstep.collect, lockstep.remember, lockstep.moments = collect, remember, moments
-    return lockstep.run_model(model, call)
+    try:
+        return lockstep.run_model(model, call)
+    except Exception as error:
+        raise_broken(error, lockstep.awake.size)
 
 
 def device_of(model: nn.Module, graph: Graph) -> torch.device:
@@ -179,8 +183,8 @@ class Lockstep(Handler):
             found = [self._gather(list(items), of=of, inner=True) for items in zip(*parts, strict=True)]
             return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
         whole: Tensor | None = None
-        if inner and len(parts) > 1 and all(_is_same(first, part) for part in parts):
-            return first  # whatever its number of rows
+        if inner and len(parts) > 1 and all(isinstance(part, Tensor) and is_alias(part, first) for part in parts):
+            return first  # one tensor, whatever its number of rows
         for batch, part in zip(self.batches, parts, strict=True):
             if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
                 if inner:

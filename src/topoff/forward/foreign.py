@@ -65,6 +65,17 @@ def raise_narrow(conv: object) -> NoReturn:
     )
 
 
+def raise_broken(error: Exception, nodes: int) -> NoReturn:
+    """Raise for a model that does not run on a part of the graph; errors of ours and lack of memory stay as they are."""
+    ours = isinstance(error, ValueError) and str(error).startswith("Expected") and "(got" in str(error)
+    if ours or isinstance(error, MemoryError) or "memory" in str(error):
+        raise error
+    raise ValueError(
+        f"Expected the model to run on a part of the graph (got {type(error).__name__}: {error}; on {nodes} of its "
+        f"nodes): check how it is called, and that it holds no sizes, edges or tables of the whole graph."
+    ) from error
+
+
 def is_same(tensor: Tensor, own: Tensor | None) -> bool:
     """Say whether a tensor is, or equals, the batch's own."""
     if own is None or tensor is own:

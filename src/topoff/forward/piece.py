@@ -97,4 +97,5 @@ def _larger(values: Any) -> Any:
     """Return larger values, where they are numbers and no ids."""
     if not isinstance(values, Tensor) or not torch.is_floating_point(values) or not len(values):
         return values
-    return 3 * values + values.abs().amax(0, keepdim=True)
+    codes = (values == values.round()).all(0, keepdim=True)  # perhaps of categories, which have no larger ones
+    return torch.where(codes, values, 3 * values + values.abs().amax(0, keepdim=True))

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from topoff.forward.call import Call, caller, evaluating
 from topoff.forward.convs import describe
 from topoff.forward.copies import copied, perturb, restored, undrawn
 from topoff.forward.exact import Lockstep
-from topoff.forward.foreign import raise_in_place
+from topoff.forward.foreign import raise_broken, raise_in_place
 from topoff.forward.intercept import Handler, map_tensors, uncached
 from topoff.forward.piece import beside_another, padded
 from topoff.forward.plan import Plan
@@ -56,7 +56,7 @@ class Rehearsal:
             if is_finite(self.expected):
                 return
         if problem is not None and perturbed:
-            _raise_broken(problem, piece)
+            raise_broken(problem, int(piece.num_nodes or 0))
         if problem is not None:  # it ran before: an error of its own
             raise problem
 
@@ -135,7 +135,7 @@ class Rehearsal:
         try:
             out = self.plainly(longer)
         except Exception as error:
-            _raise_broken(error, longer)
+            raise_broken(error, int(longer.num_nodes or 0))
         self._check_same_size(self.expected, out, self.graph.num_nodes, int(longer.num_nodes or 0), where=where)
 
     def _check_same_size(self, few: Any, many: Any, count: int, rows: int, *, where: str = "") -> None:
@@ -165,7 +165,7 @@ class Rehearsal:
             with self._typed():
                 out = lockstep().run_model(self.model, self.call)
         except Exception as problem:
-            _raise_broken(problem, self.piece)
+            raise_broken(problem, self.graph.num_nodes)
         error = relative_error(out, self.expected)
         if not error <= self.tolerance:
             where = self._first_difference(lockstep())
@@ -277,13 +277,3 @@ def is_finite(out: Any) -> bool:
     found: list[bool] = []
     map_tensors(out, lambda tensor: found.append(bool(tensor.isfinite().all())))
     return all(found)
-
-
-def _raise_broken(error: Exception, piece: Data) -> NoReturn:
-    """Raise for a model that does not run on a part of the graph."""
-    if isinstance(error, ValueError) and str(error).startswith("Expected") and "(got" in str(error):  # one of ours
-        raise error
-    raise ValueError(
-        f"Expected the model to run on a part of the graph (got {type(error).__name__}: {error}; on {piece.num_nodes} "
-        f"of its nodes): check how it is called, and that it holds no sizes, edges or tables of the whole graph."
-    ) from error

@@ -60,7 +60,7 @@ def propagations(conv: MessagePassing, data: Data, weight: str | None) -> list[t
         operand = inputs[-1]["x"]
         steps.append((operand[0] if isinstance(operand, tuple) else operand, out.clone()))  # GCN2Conv writes into it
 
-    conv.register_propagate_forward_hook(note)
+    hook = conv.register_propagate_forward_hook(note)
     given: dict[str, Any] = {"x": data.x, "edge_index": data.edge_index}
     if weight:
         given["edge_weight"] = data[weight]
@@ -68,6 +68,7 @@ def propagations(conv: MessagePassing, data: Data, weight: str | None) -> list[t
         given["x_0"] = data.x
     with torch.no_grad():
         conv(**given)
+    hook.remove()
     return steps
 
 
