@@ -234,7 +234,8 @@ MODELS: dict[str, list[Variant]] = {
     "LabelPropagation": [
         exact("one-hot labels, edge_weight", lambda d: gnn.LabelPropagation(3, 0.8), "edge_weight", call=wide_labels),
         refused("labels as integers", lambda d: gnn.LabelPropagation(3, 0.8), call=labels, alter=rare,
-                match="part of the graph|LabelPropagation", reason="counts the classes that it sees; give it one-hot labels"),
+                match="part of the graph|LabelPropagation",
+                reason="counts the classes that it sees; give it one-hot labels"),
     ],
     "CorrectAndSmooth": [
         refused("", lambda d: gnn.CorrectAndSmooth(2, 0.8, 2, 0.5), call=soft, match="CorrectAndSmooth|all nodes",

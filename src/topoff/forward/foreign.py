@@ -66,7 +66,7 @@ def raise_narrow(conv: object) -> NoReturn:
 
 
 def raise_broken(error: Exception, nodes: int) -> NoReturn:
-    """Raise for a model that does not run on a part of the graph; errors of ours and lack of memory stay as they are."""
+    """Raise for a model that does not run on a part of the graph; errors of ours and lack of memory stay themselves."""
     ours = isinstance(error, ValueError) and str(error).startswith("Expected") and "(got" in str(error)
     if ours or isinstance(error, MemoryError) or "memory" in str(error):
         raise error

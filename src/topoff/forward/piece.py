@@ -63,8 +63,8 @@ def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
     return nodes
 
 
-def beside_another(piece: Data, rows: int) -> Data:
-    """Return a piece beside a graph that no edge connects with it, of larger features, edge values and degrees.
+def beside_another(piece: Data, rows: int, *, larger: bool = True) -> Data:
+    """Return a piece beside a graph that no edge connects with it, of larger degrees, and features and edge values.
 
     The other graph is a copy of the piece with a hub, then nodes without edges, up to some number of rows.
     """
@@ -75,9 +75,10 @@ def beside_another(piece: Data, rows: int) -> Data:
     both.edge_index = torch.cat([edges, edges + n, hub + n, hub.flip(0) + n], dim=1)
     ids = torch.arange(edges.size(1) + 2 * spokes) % max(1, edges.size(1))
     for key in graph.levels.edge:
-        both[key] = joined(piece[key], _larger(entries(piece[key], ids)))
+        values = entries(piece[key], ids)
+        both[key] = joined(piece[key], _larger(values) if larger else values)
     for key in graph.levels.node:
-        both[key] = joined(piece[key], _larger(piece[key]))
+        both[key] = joined(piece[key], _larger(piece[key]) if larger else piece[key])
     both.n_id, both.num_nodes = torch.cat([piece.n_id, piece.n_id]), 2 * n
     return padded(both, rows)
 

@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -43,7 +44,8 @@ class Rehearsal:
     def __init__(self, model: nn.Module, piece: Data, *, call: Call | None, perturbed: bool) -> None:
         self.call, self.run = call, caller(model, call)
         self.device = next(model.parameters(), piece.x).device
-        self.bound = any("forward" in vars(module) for module in model.modules())  # a copy's would run the model's own
+        forwards = [vars(module).get("forward") for module in model.modules()]  # bound to a module, and not a method:
+        self.bound = any(found and not isinstance(found, MethodType) for found in forwards)  # a copy's runs the model
         problem: Exception | None = None
         for dtype, changed in itertools.product((torch.float64, None), sorted({perturbed, False}, reverse=True)):
             try:
@@ -134,8 +136,12 @@ class Rehearsal:
         longer = beside_another(self.piece, rows)
         try:
             out = self.plainly(longer)
-        except Exception as error:
-            raise_broken(error, int(longer.num_nodes or 0))
+        except Exception:  # larger values may be none that the model knows, such as a category
+            longer = beside_another(self.piece, rows, larger=False)
+            try:
+                out = self.plainly(longer)
+            except Exception as error:
+                raise_broken(error, int(longer.num_nodes or 0))
         self._check_same_size(self.expected, out, self.graph.num_nodes, int(longer.num_nodes or 0), where=where)
 
     def _check_same_size(self, few: Any, many: Any, count: int, rows: int, *, where: str = "") -> None:
