@@ -13,6 +13,8 @@ from torch_geometric.utils import degree, dropout_edge
 
 from graphs import communities
 from topoff import TOP, predict
+from topoff.forward.trial import make_plan
+from topoff.graph.graph import Graph
 from topoff.methods.registry import METHODS
 
 MIXES = "node and its neighbours alone"
@@ -218,6 +220,25 @@ def test_a_conv_that_propagates_more_often_in_training_is_refused():
     model = gnn.Sequential("x, edge_index", [(Hops(), "x, edge_index -> x"), nn.Linear(5, 3)]).double()
     with pytest.raises(ValueError, match=r"as often in training as in eval mode \(got 3 times instead of 1\)"):
         predict(model, data)
+
+
+class Centred(Net):
+    """Subtract the mean of all rows in training."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.conv1(x, edge_index).tanh()
+        return self.conv2(h - h.mean(0) if self.training else h, edge_index)
+
+
+def test_rows_that_training_mixes_are_told(caplog):
+    data = graph()
+    caplog.set_level("INFO", logger="topoff")
+    top = top_of(Centred(data).double(), data)
+    top.prepare()
+    assert top.plan.mixes
+    assert "in training mode, rows read other rows of their batch" in caplog.text
+    for kind in (Net, Dropping):
+        assert not make_plan(kind(data).double(), Graph(data)).mixes
 
 
 class Functional(Dropping):

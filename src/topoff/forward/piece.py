@@ -100,3 +100,12 @@ def _larger(values: Any) -> Any:
         return values
     codes = (values == values.round()).all(0, keepdim=True)  # perhaps of categories, which have no larger ones
     return torch.where(codes, values, 3 * values + values.abs().amax(0, keepdim=True))
+
+
+def cloned(data: Data) -> Data:
+    """Return a graph with tensors of its own."""
+    own = copy.copy(data)
+    for key, value in data:
+        if isinstance(value, Tensor):
+            own[key] = value.clone()
+    return own

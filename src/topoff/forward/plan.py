@@ -32,6 +32,7 @@ class Plan:
     wide: bool = False  # the model itself reads edges: it is called with all rows and edges that are `AROUND`
     num_nodes: int = 0  # of the whole graph
     moments: dict[str, Moments] = field(default_factory=dict)  # by place: what norms over all nodes last saw
+    mixes: bool = False  # in training mode rows read other rows of the batch, as a batch norm does
     coarse: bool = False  # the model cannot run in float64: it was tried in its own type
 
     def check_local(self) -> None:
@@ -62,6 +63,8 @@ class Plan:
                 f"{', '.join(norms)} normalise over all nodes: exactly in evaluation; in training, nodes outside the "
                 f"batch keep what they had at the last refresh (without a refresh, the batch stands for all)"
             )
+        if self.mixes:
+            found.append("in training mode, rows read other rows of their batch: there a batch is not the whole graph")
         if self.coarse:
             found.append("the model does not run in float64: it was compared with its plain forward up to 1e-3 only")
         return found

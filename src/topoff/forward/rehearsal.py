@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.call import Call, caller, evaluating
+from topoff.forward.call import Call, caller, evaluating, own_rows
 from topoff.forward.convs import describe
 from topoff.forward.copies import copied, perturb, restored, undrawn
 from topoff.forward.exact import Lockstep
 from topoff.forward.foreign import raise_broken, raise_in_place
 from topoff.forward.intercept import Handler, map_tensors, uncached
-from topoff.forward.piece import beside_another, padded
+from topoff.forward.piece import beside_another, cloned, padded
 from topoff.forward.plan import Plan
 from topoff.forward.refusals import GLOBAL, refuse_global
 from topoff.graph.graph import Graph
@@ -85,7 +85,7 @@ class Rehearsal:
 
     def plainly(self, data: Data) -> Any:
         """Return the output of the plain forward in eval mode."""
-        own = _cloned(data)  # some models change their input
+        own = cloned(data)  # some models change their input
         with self._typed(), evaluating(self.model), uncached(self.convs):
             return self.run(self.model, own)
 
@@ -99,7 +99,7 @@ class Rehearsal:
         Raises:
             ValueError: where the model changes its input in place.
         """
-        own = _cloned(self.piece)
+        own = cloned(self.piece)
         watch.watched = [own[key] for key in ("edge_index", *self.graph.edge_level)]
         watched = {key: value for key, value in own if isinstance(value, Tensor) and not value.is_inference()}
         before = {key: value._version for key, value in watched.items()}
@@ -109,6 +109,23 @@ class Rehearsal:
         if written:
             raise_in_place(written[0])
         return out
+
+    def mixes_in_training(self) -> bool:
+        """Whether rows read other nodes' in training mode, outside of norms that learn from a batch.
+
+        A model with such norms, or one that draws anything, is not looked at: nobody could tell.
+        """
+        if any(conv.path == "norm" or conv.path == "batch" for conv in self.convs):
+            return False
+        model, count = self.copy(training=True), self.graph.num_nodes
+        runs: list[Any] = []
+        for data in (self.piece, self.piece, beside_another(self.piece, 0, larger=False)):
+            with self._typed(), undrawn(), restored(model, training=True), torch.no_grad(), uncached(describe(model)):
+                torch.manual_seed(len(runs))
+                runs.append(own_rows(self.run(model, cloned(data)), int(data.num_nodes or 0), count))
+        first, again, beside = runs
+        drawn = not relative_error(again, first) <= self.tolerance
+        return not drawn and not relative_error(beside, first) <= self.tolerance
 
     def trained(self, model: nn.Module, handler: Handler, batch: Data) -> Any:
         """Run a copy of the model in training mode on a batch."""
@@ -244,15 +261,6 @@ class Rehearsal:
             yield
         finally:
             torch.set_default_dtype(before)
-
-
-def _cloned(data: Data) -> Data:
-    """Return a graph with tensors of its own."""
-    own = copy.copy(data)
-    for key, value in data:
-        if isinstance(value, Tensor):
-            own[key] = value.clone()
-    return own
 
 
 def relative_error(value: Any, truth: Any) -> float:

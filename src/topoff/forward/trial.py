@@ -117,7 +117,7 @@ def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
         _check_training(rehearsal, plan)
     if not plan.normalizes:
         rehearsal.check_apart(max(num_nodes, rehearsal.graph.num_nodes + 8))
-    return plan
+    return replace(plan, mixes=rehearsal.mixes_in_training())
 
 
 def _traced(rehearsal: Rehearsal, watch: Watch, *, training: bool) -> Tracer:
