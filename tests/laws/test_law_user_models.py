@@ -82,7 +82,7 @@ def gradients(model, loss):
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
-@pytest.mark.parametrize("graph", users.GRAPHS)
+@pytest.mark.parametrize("graph", ["directed", "acyclic", "corners"])
 @pytest.mark.parametrize("name", users.EXACT)
 def test_predict_equals_the_plain_forward(name, graph):
     data = users.graph_for(name, graph)
