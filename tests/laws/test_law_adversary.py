@@ -325,3 +325,40 @@ def test_methods_that_know_neighbours_alone_refuse_wide_models(method):
     data = graph()
     with pytest.raises(ValueError, match="reads a node's neighbours alone"):
         METHODS[method](Dropping(data).double(), data, ratio=0.3).prepare()
+
+
+class Predicting(Net):
+    """Run in eval mode alone."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        if self.training:
+            raise RuntimeError("nothing to learn here")
+        return super().forward(x, edge_index)
+
+
+def test_a_model_that_cannot_train_can_predict():
+    data = graph()
+    model = Predicting(data).double()
+    out = predict(model, data, ratio=0.3, batches="random")
+    zoo.assert_near(out, model.eval()(data.x, data.edge_index), tolerance=1e-12)
+
+
+def test_attention_that_is_held_but_not_used_leaves_no_hook_behind():
+    data = graph()
+    model = Net(data).double()
+    model.later = gnn.GPSConv(4, gnn.GCNConv(4, 4), heads=1).double()
+    run = model.conv1.forward
+    model.conv1.forward = lambda *args, **kwargs: run(*args, **kwargs)  # the model itself is tried, not a copy
+    predict(model, data, ratio=0.3, batches="random")
+    assert not model.later._forward_pre_hooks
+
+
+@pytest.mark.parametrize("method", ["full", "cluster"])
+def test_methods_notice_a_conv_that_was_replaced(method):
+    data = graph()
+    model = Net(data).double()
+    learner = METHODS[method](model, data)
+    learner.prepare()
+    model.conv2 = gnn.GCNConv(6, 3).double()
+    with pytest.raises(ValueError, match=r"layers that were there .*got others: conv2"):
+        learner.exact()

@@ -20,7 +20,7 @@ import torch_geometric.nn as gnn
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.call import Call, caller, evaluating
+from topoff.forward.call import Call, caller, device_of, evaluating
 from topoff.forward.convs import Conv
 from topoff.forward.foreign import raise_foreign
 from topoff.forward.intercept import ConvCall, Handler, map_tensors
@@ -132,7 +132,7 @@ def allows_trimming(model: nn.Module, neighbors: Neighbors, plan: Plan, *, call:
     layers (jumping knowledge); the model then gets padded rows, which are computed in vain and which a batch norm
     counts in training.
     """
-    batch = trial_batch(neighbors, depth=plan.depth).to(next(model.parameters(), neighbors.graph.data.x).device)
+    batch = trial_batch(neighbors, depth=plan.depth).to(device_of(model, neighbors.graph.data.x))
     layered, run = Layered(plan.convs), caller(model, call)
 
     def outputs() -> Tensor:

@@ -84,6 +84,11 @@ def in_precision(model: nn.Module, given: Data, checked: Data) -> Data:
     return checked
 
 
+def device_of(model: nn.Module, x: Tensor) -> torch.device:
+    """Return the device on which a model runs; without parameters, that of the features."""
+    return next(model.parameters(), x).device
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run in eval mode without gradients, and restore every module's mode."""
@@ -227,8 +232,7 @@ class Learner(ABC):
     @property
     def device(self) -> torch.device:
         """The device of the model."""
-        device: torch.device = next(self.model.parameters(), self.data.x).device
-        return device
+        return device_of(self.model, self.data.x)
 
     def placed(self, batch: Data) -> Data:
         """Return a batch on the model's device; the batch itself, where it is there."""

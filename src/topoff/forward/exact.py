@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.call import Call, caller, evaluating, plain
+from topoff.forward.call import Call, caller, device_of, evaluating, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.extended import Extended, is_alias
 from topoff.forward.foreign import raise_broken
-from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
+from topoff.forward.intercept import Collect, ConvCall, Handler
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
@@ -70,18 +70,12 @@ def exact(
         ValueError: for a model that cannot be batched, with the reason.
     """
     model = plain(model)
-    lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph))
+    lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
     lockstep.collect, lockstep.remember, lockstep.moments = collect, remember, moments
     try:
         return lockstep.run_model(model, call)
     except Exception as error:
         raise_broken(error, lockstep.awake.size)
-
-
-def device_of(model: nn.Module, graph: Graph) -> torch.device:
-    """Return the device on which a model runs."""
-    device: torch.device = next(model.parameters(), graph.data.x).device
-    return device
 
 
 class Lockstep(Handler):
@@ -231,12 +225,9 @@ class Lockstep(Handler):
         record = not call.conv.transforms_first and not call.known
         return batch.operator(call.operator) @ batch.exchange(call, operand, record=record)
 
-    def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
-        """Run a general conv's own propagation; one that reads another's result, on true rows of that."""
-        step, call.propagations = call.propagations, call.propagations + 1
-        if step in self.plan.deep.get(call.conv.name, ()):
-            given = map_tensors(given, call.extended.heal)
-        return spread(given)
+    def deep_steps(self, conv: Conv) -> frozenset[int]:
+        """Return the propagations of a conv that read another's result: they get true rows of that."""
+        return self.plan.deep.get(conv.name, frozenset())
 
     def knows(self, call: ConvCall) -> int:
         """Whether a conv of a wide model reads rows of the halo that the model has computed from features alone."""
@@ -279,7 +270,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def raise_rows(part: Any, *, of: str, size: int, whole: int) -> NoReturn:
+def raise_rows(part: Any, *, of: str, size: int, whole: int | None = None) -> NoReturn:
     """Raise for what has not one row per node."""
     if isinstance(part, Tensor) and part.dim() and part.size(0) == whole:
         raise ValueError(

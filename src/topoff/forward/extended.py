@@ -64,6 +64,7 @@ class Extended:
         """Keep the batch's rows of arguments or outputs."""
 
         def own(tensor: Tensor) -> Tensor:
+            """Cut a tensor, where it has rows of nodes."""
             axis = self.axis(tensor, self.rows)
             return tensor if axis is None else tensor.narrow(axis, 0, self.size)
 
@@ -73,6 +74,7 @@ class Extended:
         """Append rows to the batch's own of outputs; nobody reads them."""
 
         def longer(tensor: Tensor) -> Tensor:
+            """Append rows to a tensor, where it has rows of nodes."""
             axis = self.axis(tensor, self.size)
             if axis is None:
                 return tensor
@@ -132,6 +134,7 @@ def check_dense(call: ConvCall) -> None:
     """
 
     def look(tensor: Tensor) -> None:
+        """Refuse a sparse tensor."""
         if tensor.layout != torch.strided:
             raise ValueError(
                 f"Expected {call.conv} to receive edges as edge_index (got a sparse matrix, {tensor.layout}): call it "

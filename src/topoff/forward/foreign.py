@@ -1,4 +1,4 @@
-"""What a model is not to be given and not to change: refused, each in one sentence.
+"""What a model is not to be given, not to change and not to fail on: refused, each in one sentence.
 
 >>> raise_in_place("pos")
 Traceback (most recent call last):
@@ -67,13 +67,17 @@ def raise_narrow(conv: object) -> NoReturn:
 
 def raise_broken(error: Exception, nodes: int) -> NoReturn:
     """Raise for a model that does not run on a part of the graph; errors of ours and lack of memory stay themselves."""
-    ours = isinstance(error, ValueError) and str(error).startswith("Expected") and "(got" in str(error)
-    if ours or isinstance(error, MemoryError) or "memory" in str(error):
+    if is_refusal(error) or isinstance(error, MemoryError) or "memory" in str(error):
         raise error
     raise ValueError(
         f"Expected the model to run on a part of the graph (got {type(error).__name__}: {error}; on {nodes} of its "
         f"nodes): check how it is called, and that it holds no sizes, edges or tables of the whole graph."
     ) from error
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether an error is one of our sentences; torch says "Expected", too."""
+    return isinstance(error, ValueError) and str(error).startswith("Expected") and "(got" in str(error)
 
 
 def is_same(tensor: Tensor, own: Tensor | None) -> bool:

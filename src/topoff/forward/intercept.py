@@ -48,19 +48,23 @@ class ConvCall:
         """The next propagation's place in the forward, "conv/call/hop"."""
         return f"{self.conv.name}/{self.number}/{self.hop}"
 
-    def own_edges(self, batch: Any, *, equal: bool = True) -> bool:
-        """Whether a linear conv was given the batch's own edges, with no weights or weights that are the batch's.
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(zip(self.conv.parameters, self.args, strict=False)) | self.kwargs
 
-        Tensors that are `equal` to these will do, or else none but these.
-        """
-        given: dict[str, Any] = dict(zip(self.conv.parameters, self.args, strict=False)) | self.kwargs
-        weight, edges = given.get("edge_weight"), given.get("edge_index")
-        if not equal:
-            own = [batch.edge_index, *(batch[name] for name in EDGE_VALUES if name in batch)]
-            return all(item is None or any(item is tensor for tensor in own) for item in (edges, weight))
+    def has_own_edges(self, batch: Any) -> bool:
+        """Whether edges and weights are the batch's own objects."""
+        own = [batch.edge_index, *(batch[name] for name in EDGE_VALUES if name in batch)]
+        found = [self.given.get(name) for name in ("edge_index", "edge_weight")]
+        return all(item is None or any(item is tensor for tensor in own) for item in found)
+
+    def has_equal_edges(self, batch: Any) -> bool:
+        """Whether edges and weights equal the batch's own, so that its operators apply."""
+        edges, weight = self.given.get("edge_index"), self.given.get("edge_weight")
         if weight is not None and (weight.requires_grad or not _names_of(batch, weight)):
             return False
-        return isinstance(given.get("edge_index"), Tensor) and is_same(given["edge_index"], batch.edge_index)
+        return isinstance(edges, Tensor) and is_same(edges, batch.edge_index)
 
     def linear(self, batch: Any, *, among: Container[Operator] | None = None) -> dict[str, Any]:
         """Note the operator of a linear conv; return its arguments by name, without edges.
@@ -198,8 +202,13 @@ class Handler(ABC):
         """Take a propagation step of a linear conv: operand (b, d) -> (b, d)."""
 
     def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
-        """Take a propagation step of a general conv: by default its own."""
-        return spread(given)
+        """Run a general conv's own propagation; one that reads another's result, on the right rows of that."""
+        step, call.propagations = call.propagations, call.propagations + 1
+        return spread(map_tensors(given, call.extended.heal) if step in self.deep_steps(call.conv) else given)
+
+    def deep_steps(self, conv: Conv) -> frozenset[int]:
+        """Return the propagations of a general conv that read another's result."""
+        return frozenset()
 
 
 def inner(conv: Conv, around: ConvCall, x: Any, forward: Callable[[Any], Any]) -> Any:

@@ -9,6 +9,9 @@ local conv without the attention.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import nn
 
 ATTENTION = ("attends over all nodes", "use the model's local convs without the attention")
@@ -37,6 +40,21 @@ GLOBAL = {
     "PANConv": ("weighs paths of several hops at once", "use one conv per hop"),
     "TGNMemory": ("keeps a memory of every node", "train it with PyG's temporal loaders"),
 }
+
+
+@contextmanager
+def refusing_global(model: nn.Module) -> Iterator[None]:
+    """Refuse layers over all nodes as soon as they run, inside `with`."""
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _, name=name: refuse_global(name, module, running=True))
+        for name, module in model.named_modules()
+        if type(module).__name__ in GLOBAL
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def refuse_global(name: str, module: nn.Module, *, running: bool = False) -> None:

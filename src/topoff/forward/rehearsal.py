@@ -1,4 +1,12 @@
-"""Rehearse a copy of a model on a piece of a graph, and compare exact batches with its plain forward there."""
+"""Rehearse a copy of a model on a piece of a graph, and compare exact batches with its plain forward there.
+
+>>> from torch_geometric.nn import GCN
+>>> from topoff.forward.piece import piece_of
+>>> ring = Data(x=torch.rand(6, 3), edge_index=torch.stack([torch.arange(6), torch.arange(6).roll(1)]))
+>>> rehearsal = Rehearsal(GCN(3, 4, num_layers=2), piece_of(Graph(ring)), call=None, perturbed=True)
+>>> rehearsal.expected.shape, rehearsal.expected.dtype
+(torch.Size([6, 4]), torch.float64)
+"""
 
 from __future__ import annotations
 
@@ -13,15 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.call import Call, caller, evaluating, own_rows
+from topoff.forward.call import Call, caller, device_of, evaluating, own_rows
 from topoff.forward.convs import describe
 from topoff.forward.copies import copied, perturb, restored, undrawn
+from topoff.forward.difference import is_finite, relative_error
 from topoff.forward.exact import Lockstep
 from topoff.forward.foreign import raise_broken, raise_in_place
 from topoff.forward.intercept import Handler, map_tensors, uncached
 from topoff.forward.piece import beside_another, cloned, padded
 from topoff.forward.plan import Plan
-from topoff.forward.refusals import GLOBAL, refuse_global
+from topoff.forward.refusals import refusing_global
 from topoff.graph.graph import Graph
 
 TOLERANCE, COARSE = 1e-9, 1e-3  # relative, in float64 and for a model that runs in its own type alone
@@ -43,7 +52,7 @@ class Rehearsal:
 
     def __init__(self, model: nn.Module, piece: Data, *, call: Call | None, perturbed: bool) -> None:
         self.call, self.run = call, caller(model, call)
-        self.device = next(model.parameters(), piece.x).device
+        self.device = device_of(model, piece.x)
         forwards = [vars(module).get("forward") for module in model.modules()]  # bound to a module, and not a method:
         self.bound = any(found and not isinstance(found, MethodType) for found in forwards)  # a copy's runs the model
         problem: Exception | None = None
@@ -79,14 +88,11 @@ class Rehearsal:
             perturb(self.model)
         self.piece = self.piece.to(self.device)
         self.graph, self.convs = Graph(copy.copy(self.piece).cpu()), describe(self.model)
-        for name, module in self.model.named_modules():
-            if type(module).__name__ in GLOBAL:
-                module.register_forward_pre_hook(lambda module, _, name=name: refuse_global(name, module, running=True))
 
     def plainly(self, data: Data) -> Any:
         """Return the output of the plain forward in eval mode."""
         own = cloned(data)  # some models change their input
-        with self._typed(), evaluating(self.model), uncached(self.convs):
+        with self._typed(), evaluating(self.model), uncached(self.convs), refusing_global(self.model):
             return self.run(self.model, own)
 
     def copy(self, *, training: bool) -> nn.Module:
@@ -103,7 +109,15 @@ class Rehearsal:
         watch.watched = [own[key] for key in ("edge_index", *self.graph.edge_level)]
         watched = {key: value for key, value in own if isinstance(value, Tensor) and not value.is_inference()}
         before = {key: value._version for key, value in watched.items()}
-        with self._typed(), undrawn(), restored(model, training=training), torch.no_grad(), tracer.on(own), watch:
+        with (
+            self._typed(),
+            undrawn(),
+            restored(model, training=training),
+            refusing_global(model),
+            torch.no_grad(),
+            tracer.on(own),
+            watch,
+        ):
             out = self.run(model, own)
         written = [key for key, version in before.items() if own[key]._version != version]
         if written:
@@ -122,7 +136,10 @@ class Rehearsal:
         for data in (self.piece, self.piece, beside_another(self.piece, 0, larger=False)):
             with self._typed(), undrawn(), restored(model, training=True), torch.no_grad(), uncached(describe(model)):
                 torch.manual_seed(len(runs))
-                runs.append(own_rows(self.run(model, cloned(data)), int(data.num_nodes or 0), count))
+                try:
+                    runs.append(own_rows(self.run(model, cloned(data)), int(data.num_nodes or 0), count))
+                except Exception:  # it cannot train on the piece: nothing is learnt
+                    return False
         first, again, beside = runs
         drawn = not relative_error(again, first) <= self.tolerance
         return not drawn and not relative_error(beside, first) <= self.tolerance
@@ -159,15 +176,23 @@ class Rehearsal:
                 out = self.plainly(longer)
             except Exception as error:
                 raise_broken(error, int(longer.num_nodes or 0))
-        self._check_same_size(self.expected, out, self.graph.num_nodes, int(longer.num_nodes or 0), where=where)
+        count, more = self.graph.num_nodes, int(longer.num_nodes or 0)
 
-    def _check_same_size(self, few: Any, many: Any, count: int, rows: int, *, where: str = "") -> None:
+        def place() -> str:
+            """Say where the two differ first."""
+            return self._first_of(self._outputs(self.piece, count, count), self._outputs(longer, more, count))
+
+        self._check_same_size(self.expected, out, count, more, where=where or place)
+
+    def _check_same_size(self, few: Any, many: Any, count: int, rows: int, *, where: str | Callable[[], str]) -> None:
         out = map_tensors(many, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == rows else tensor)
         if not relative_error(out, few) <= self.tolerance:
+            where = where if isinstance(where, str) else where()
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got another "
                 f"one after {rows - count} nodes that no edge connects with it were added to {count}{where}): look for "
-                f"a mean, maximum, norm, softmax or order over all nodes or edges, or a branch on the number of nodes."
+                f"a mean, maximum, norm, softmax or order over all nodes or edges, a branch on the number of nodes, or "
+                f"self-loops that leave out the last nodes (num_nodes not given)."
             )
 
     def _check_few(self) -> None:
@@ -180,7 +205,7 @@ class Rehearsal:
             few, many = self.plainly(pair), self.plainly(padded(pair, self.graph.num_nodes))
         except Exception:  # it cannot do without edges: nothing is learnt
             return
-        self._check_same_size(few, many, 2, self.graph.num_nodes)
+        self._check_same_size(few, many, 2, self.graph.num_nodes, where="")
 
     def compare(self, lockstep: Callable[[], Lockstep], *, normalizes: bool = False) -> None:
         """Compare exact batches with the plain forward, and raise where they differ."""
@@ -210,15 +235,10 @@ class Rehearsal:
 
     def _first_difference(self, lockstep: Lockstep) -> str:
         """Say after which module the batches first differ from the plain forward."""
-        expected: dict[str, Tensor] = {}
+        count = self.graph.num_nodes
+        expected = self._outputs(self.piece, count, count)
         found: dict[str, Tensor] = {}
         filled: dict[str, Tensor] = {}
-        count = self.graph.num_nodes
-
-        def note(name: str, out: Any) -> None:
-            """Keep what a module returned in the plain forward, the first time."""
-            if isinstance(out, Tensor) and torch.is_floating_point(out) and out.dim() and len(out) == count:
-                expected.setdefault(name, out.clone())
 
         def note_rows(name: str, out: Any) -> None:
             """Keep what a module returned for a batch."""
@@ -229,12 +249,27 @@ class Rehearsal:
                 if not times[batch.nodes].any() and whole.shape[1:] == out.shape[1:]:
                     whole[batch.nodes.to(whole.device)], times[batch.nodes] = out[: batch.size], True
 
-        with self._hooked(note):
-            self.plainly(self.piece)
         with self._hooked(note_rows), self._typed():
             lockstep.run_model(self.model, self.call)
+        return self._first_of(expected, {name: rows for name, rows in found.items() if bool(filled[name].all())})
+
+    def _outputs(self, data: Data, rows: int, count: int) -> dict[str, Tensor]:
+        """Return the first `count` rows of what each module first returns in the plain forward, where it has rows."""
+        kept: dict[str, Tensor] = {}
+
+        def note(name: str, out: Any) -> None:
+            """Keep what a module returned."""
+            if isinstance(out, Tensor) and torch.is_floating_point(out) and out.dim() and len(out) == rows:
+                kept.setdefault(name, out[:count].clone())
+
+        with self._hooked(note):
+            self.plainly(data)
+        return kept
+
+    def _first_of(self, expected: dict[str, Tensor], found: dict[str, Tensor]) -> str:
+        """Name the first module whose rows differ."""
         for name, rows in expected.items():
-            if name in found and bool(filled[name].all()) and not relative_error(found[name], rows) <= self.tolerance:
+            if name in found and not relative_error(found[name], rows) <= self.tolerance:
                 return f", first at the output of {type(self.model.get_submodule(name)).__name__} '{name}'"
         return ", behind its last layer"
 
@@ -261,33 +296,3 @@ class Rehearsal:
             yield
         finally:
             torch.set_default_dtype(before)
-
-
-def relative_error(value: Any, truth: Any) -> float:
-    """Return the largest difference between outputs, relative to the largest entry; NaN and other shapes are inf.
-
-    >>> relative_error(torch.tensor([1.0, 2.0]), (torch.tensor([1.0, 4.0])))
-    0.5
-    """
-    if isinstance(truth, dict):
-        return max((relative_error(value[key], truth[key]) for key in truth), default=0.0)
-    if isinstance(truth, (tuple, list)):
-        return max((relative_error(one, other) for one, other in zip(value, truth, strict=True)), default=0.0)
-    if not isinstance(truth, Tensor) or value is None:
-        return 0.0
-    if value.shape != truth.shape:
-        return float("inf")
-    one, other = value.detach().double().cpu(), truth.detach().double().cpu()
-    same = (one == other) | (one.isnan() & other.isnan())
-    if bool(same.all()):
-        return 0.0
-    scale = other[other.isfinite()].abs().max() if bool(other.isfinite().any()) else other.new_ones(())
-    error = float((one - other)[~same].abs().max() / scale.clamp(min=1e-300))
-    return error if error == error else float("inf")
-
-
-def is_finite(out: Any) -> bool:
-    """Whether all tensors of an output are finite."""
-    found: list[bool] = []
-    map_tensors(out, lambda tensor: found.append(bool(tensor.isfinite().all())))
-    return all(found)

@@ -18,7 +18,6 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -26,9 +25,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from topoff.forward.convs import Conv
 from topoff.forward.extended import Extended, is_dropped_out
 from topoff.forward.foreign import raise_narrow
-from topoff.forward.intercept import Collect, ConvCall, Handler, map_tensors
+from topoff.forward.intercept import Collect, ConvCall, Handler
 from topoff.forward.norms import apply_to_own, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, inner_structure, structure_of
@@ -122,7 +122,7 @@ class Subgraph(Handler):
 
     def _is_rewired(self, call: ConvCall) -> bool:
         """Whether a linear conv of a wide model is given other edges than the graph's own."""
-        return call.conv.name in self.batch.supplement.plan.rewired or not call.own_edges(self.seen)
+        return call.conv.name in self.batch.supplement.plan.rewired or not call.has_equal_edges(self.seen)
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Return the aggregated operand, or the known product where the operand is the features."""
@@ -143,12 +143,10 @@ class Subgraph(Handler):
             return structure.constants[chain].clone()
         return within @ operand + structure.halo_constant(chain)
 
-    def propagate_own(self, call: ConvCall, spread: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
-        """Run a general conv's own propagation; one that reads another's result, on virtual rows of that."""
-        step, call.propagations = call.propagations, call.propagations + 1
-        if step in self.batch.supplement.plan.deep.get(call.conv.name, ()):
-            given = map_tensors(given, call.extended.heal)
-        return spread(given)
+    def deep_steps(self, conv: Conv) -> frozenset[int]:
+        """Return the propagations of a conv that read another's result: they get virtual rows of that."""
+        found: frozenset[int] = self.batch.supplement.plan.deep.get(conv.name, frozenset())
+        return found
 
     def _general(self, call: ConvCall) -> Extended:
         """Return what appends virtual rows for the halo (9), (10); they live inside this conv only."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +24,15 @@ from torch.nn.parameter import is_lazy
 
 from topoff.forward.call import Call, caller, evaluating, own_rows, plain
 from topoff.forward.convs import Conv, describe
+from topoff.forward.difference import is_finite
 from topoff.forward.exact import Lockstep, raise_rows
 from topoff.forward.extended import Extended
-from topoff.forward.foreign import ForeignInputError
+from topoff.forward.foreign import ForeignInputError, is_refusal
 from topoff.forward.intercept import ConvCall, map_tensors
 from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
-from topoff.forward.rehearsal import Rehearsal, is_finite
+from topoff.forward.rehearsal import Rehearsal
 from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.forward.watch import Tracer, Watch
 from topoff.graph.graph import Graph
@@ -59,11 +60,7 @@ def recheck(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = N
     Raises:
         ValueError: where they differ, with the place.
     """
-    model = plain(model)
-    rehearsal = Rehearsal(model, piece_of(graph, seed=seed), call=call, perturbed=False)
-    names = {conv.name for conv in rehearsal.convs if conv.path == "linear" or conv.path == "general"}
-    if names != {conv.name for conv in plan.convs if conv.path == "linear" or conv.path == "general"}:
-        raise_replaced(sorted(names))
+    rehearsal = Rehearsal(plain(model), piece_of(graph, seed=seed), call=call, perturbed=False)
     plan = replace(plan, num_nodes=rehearsal.graph.num_nodes)
     rehearsal.compare(lambda: rehearsal.lockstep(plan), normalizes=plan.normalizes)
 
@@ -74,18 +71,14 @@ def check_same_convs(model: nn.Module, plan: Plan) -> None:
     Raises:
         ValueError: with what to do.
     """
-    modules = dict(plain(model).named_modules())
-    other = [conv.name for conv in plan.convs if modules.get(conv.name) is not conv.module]
+    known = {conv.name: conv.module for conv in plan.convs}
+    now = {conv.name: conv.module for conv in describe(model) if conv.name in known or conv.path != "batch"}
+    other = sorted(name for name in known | now if known.get(name) is not now.get(name))
     if other:
-        raise_replaced(other)
-
-
-def raise_replaced(names: list[str]) -> NoReturn:
-    """Raise for convs that were replaced."""
-    raise ValueError(
-        f"Expected the layers that were there when the model was prepared (got others: {', '.join(names)}): make a new "
-        f"TOP for a model whose layers were replaced."
-    )
+        raise ValueError(
+            f"Expected the layers that were there when the model was prepared (got others: {', '.join(other)}): "
+            f"prepare a model whose layers were replaced anew, with a new TOP or method."
+        )
 
 
 def _check_dtype(model: nn.Module, x: Tensor) -> None:
@@ -101,7 +94,13 @@ def _check_dtype(model: nn.Module, x: Tensor) -> None:
 def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
     """Return the plan of a rehearsed model."""
     watch = Watch([])
-    seen = {mode: _traced(rehearsal, watch, training=mode) for mode in (False, True)}
+    seen = {False: _traced(rehearsal, watch, training=False)}
+    try:
+        seen[True] = _traced(rehearsal, watch, training=True)
+    except Exception as error:  # a model that cannot train on the piece may still predict, or train on more
+        if is_refusal(error):
+            raise
+        seen[True] = seen[False]
     rehearsal.check_repeatable()
     _check_same_depth(seen)
     narrow, wide = (_noted(rehearsal, seen[False], seen[True], wide=how) for how in (False, True))
@@ -127,7 +126,7 @@ def _traced(rehearsal: Rehearsal, watch: Watch, *, training: bool) -> Tracer:
     out = rehearsal.trace(model, tracer, watch, training=training)
     if isinstance(out, Tensor) and (not out.dim() or len(out) != rehearsal.graph.num_nodes):
         count = rehearsal.graph.num_nodes
-        raise_rows(out, of=f"the output in {'training' if training else 'eval'} mode", size=count, whole=-1)
+        raise_rows(out, of=f"the output in {'training' if training else 'eval'} mode", size=count)
     return tracer
 
 
@@ -260,6 +259,7 @@ class Tainted(Lockstep):
         found: list[bool] = []
 
         def look(tensor: Tensor) -> None:
+            """Note whether a tensor is tainted."""
             axis = extended.axis(tensor, extended.rows)
             if axis is not None and torch.is_floating_point(tensor):
                 found.append(bool(tensor.narrow(axis, extended.size, extended.rows - extended.size).isnan().any()))

@@ -104,9 +104,9 @@ class Tracer(Handler):
         check_dense(call)
         calls, features = self.hops.setdefault(call.conv.name, []), self.batch.x
         own = call.x is features or (call.conv.module.training and is_dropped_out(call.x, features))
-        if not call.own_edges(self.batch, equal=False):
+        if not call.has_own_edges(self.batch):
             self.rewired.add(call.conv.name)
-        if call.conv.path == "linear" and call.own_edges(self.batch):
+        if call.conv.path == "linear" and call.has_equal_edges(self.batch):
             given = call.linear(self.batch)
             self._constant = call.x if own else None
             calls.append(int(own and call.conv.transforms_first))

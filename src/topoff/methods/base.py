@@ -22,7 +22,7 @@ from topoff.forward.exact import exact
 from topoff.forward.intercept import Handler
 from topoff.forward.plan import Plan
 from topoff.forward.subgraph import Subgraph
-from topoff.forward.trial import make_plan, recheck
+from topoff.forward.trial import check_same_convs, make_plan, recheck
 from topoff.graph.graph import APART, AROUND, Graph
 from topoff.methods.histories import Histories
 
@@ -152,6 +152,7 @@ class MiniBatches(Learner):
 
     def _whole(self, **told: Any) -> Any:
         """Run the model exactly on all nodes, after a look at whether that still equals its plain forward."""
+        check_same_convs(self.model, self.plan)
         recheck(self.model, self.graph, self.plan, seed=1 + self.position.epoch)
         return exact(self.model, self.graph, pieces_of(self.graph, most=len(self)), plan=self.plan, **told)
 

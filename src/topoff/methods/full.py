@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from topoff.batching.position import Position
 from topoff.forward.call import Learner, evaluating
 from topoff.forward.subgraph import Subgraph, whole_graph
-from topoff.forward.trial import make_plan, recheck
+from topoff.forward.trial import check_same_convs, make_plan, recheck
 from topoff.graph.graph import Graph
 
 
@@ -57,6 +57,7 @@ class Full(Learner):
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the output of all nodes in eval mode; nothing is refreshed."""
+        check_same_convs(self.model, self.plan)
         recheck(self.model, self.graph, self.plan, call=self.call, seed=1 + self.position.epoch)
         with evaluating(self.model):
             return self.forward(self.placed(self._whole)), False

@@ -180,7 +180,7 @@ def test_weights_that_want_a_gradient_are_refused_on_the_linear_path() -> None:
 
 def owns(*args: Any, **kwargs: Any) -> bool:
     conv = gnn.GCNConv(4, 3)
-    return ConvCall(describe(conv)[0], conv.forward, args, kwargs, args[0], 0).own_edges(corners())
+    return ConvCall(describe(conv)[0], conv.forward, args, kwargs, args[0], 0).has_equal_edges(corners())
 
 
 def test_own_edges_are_told_from_others_beforehand() -> None:

@@ -17,8 +17,9 @@ from torch_geometric.data import Data
 from graphs import corners
 from topoff.forward.call import Call
 from topoff.forward.convs import describe
+from topoff.forward.difference import relative_error
 from topoff.forward.exact import Lockstep
-from topoff.forward.rehearsal import COARSE, TOLERANCE, Rehearsal, relative_error
+from topoff.forward.rehearsal import COARSE, TOLERANCE, Rehearsal
 from topoff.forward.trial import Tainted, make_plan
 from topoff.forward.watch import Tracer, Watch
 from topoff.graph.graph import Graph
