@@ -37,6 +37,12 @@ Split = Annotated[int, typer.Option(help="Which of the dataset's splits to use."
 SplitSeed = Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 Root = Annotated[str | None, typer.Option(help="Folder with the raw files of PyG datasets.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Let files run code: raw files that are pickles, and the model of your own that a run names."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only the result, warnings and errors.")]
 
