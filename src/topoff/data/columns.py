@@ -90,7 +90,7 @@ def as_strings(column: Column) -> Column:
         lower = pc.utf8_lower(column)
         return pc.if_else(pc.is_in(lower, value_set=pa.array(["true", "false"], STRING)), lower, known_strings(column))
     if pa.types.is_floating(column.type):
-        values = column.drop_null().to_numpy()
+        values = _floats(column).drop_null().to_numpy()
         if np.all((values == np.round(values)) & (np.abs(values) < WHOLE)):
             column = column.cast(pa.int64())
     strings = column.cast(STRING)
@@ -172,7 +172,8 @@ def refuse_first(table: Table, name: str, wrong: Bools, *, expected: str, remedy
 def refuse_value(table: Table, name: str, row: int, *, expected: str, remedy: str) -> NoReturn:
     """Raise ValueError in one sentence about one value."""
     value = table.columns[name][row].as_py()
-    got = "nothing" if value is None else f"'{value}'"
+    text = str(value) if str(value).isprintable() else ascii(value)[1:-1]
+    got = "nothing" if value is None else f"'{text[:60]}...'" if len(text) > 60 else f"'{text}'"
     refuse(f"the column '{name}' of {table.path} {expected}", f"{got} in data row {row + 1}", remedy)
 
 
@@ -192,18 +193,20 @@ def refuse_mixed(table: Table, name: str) -> None:
 
 
 def _decoded(column: Any) -> Any:
-    """Return the chunks of a column as one array, without a dictionary."""
+    """Return the chunks of a column as one array, without a dictionary; strings of any type as large strings."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if str(column.type) in ("string", "string_view"):  # by name, as older pyarrow has no string_view
+        column = column.cast(STRING)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _plain(column: Any, *, name: str, path: Path) -> Column:
     """Bring any of the types of a file into five: strings, int64, uint64, float64 and decimals."""
     kind = column.type
-    if str(kind) in ("string", "large_string", "string_view"):  # string_view: by name, as older pyarrow has none
+    if kind == STRING:
         _check_unicode(column, name=name, path=path)
-        column = pc.utf8_trim_whitespace(column.cast(STRING))
+        column = pc.utf8_trim_whitespace(column)
         return pc.if_else(pc.equal(column, ""), pa.scalar(None, STRING), column)
     if pa.types.is_boolean(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind):
         return column.cast(STRING)
@@ -241,9 +244,7 @@ def _check_unicode(column: Any, *, name: str, path: Path) -> None:
 
 def _is_same(plain: Column, column: Any) -> bool:
     """Say whether nothing but the place of nulls changed: strings are only ever made shorter."""
-    if plain.type != column.type:
-        return str(column.type) == "string" and _length(plain) == _length(column)
-    return not is_strings(plain) or _length(plain) == _length(column)
+    return bool(plain.type == column.type) and (not is_strings(plain) or _length(plain) == _length(column))
 
 
 def _length(strings: Any) -> int:

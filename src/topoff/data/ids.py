@@ -55,8 +55,7 @@ def as_ids(table: Table, name: str) -> Column:
     strings = column if is_strings(column) else as_strings(column)
     zeros = np.asarray(pc.match_substring(strings, "\0"), bool)
     refuse_first(table, name, zeros, expected="to hold ids without NUL characters", remedy="rename it")
-    whole = parsed(strings, pa.int64())
-    return whole if whole is not None and whole.cast(STRING).equals(strings) else strings
+    return _integers(strings)
 
 
 def unique_ids(nodes: Table, name: str) -> Column:
@@ -89,7 +88,8 @@ def positions(edges: Table, name: str, ids: Column, *, nodes: Path) -> Ints:
 
 def written_ids(table: Table, name: str, ids: Column) -> Column:
     """Return the ids as they are in the file; integers that a csv file spells out stay integers."""
-    return ids if is_strings(table.columns[name]) and not is_strings(ids) else table.written(name)
+    written = table.written(name)
+    return ids if is_strings(written) and not is_strings(ids) else written
 
 
 def node_ids(data: Data) -> Any:
@@ -126,7 +126,7 @@ def simple(ids: Any) -> Any:
     """Return ids of any type as int64, uint64 or strings, which csv and .npz files hold: dates and the like as text."""
     if pa.types.is_integer(ids.type):
         return _smallest(ids.cast(pa.uint64())) if pa.types.is_unsigned_integer(ids.type) else ids.cast(pa.int64())
-    return ids.cast(STRING) if str(ids.type) in ("string", "string_view") or is_strings(ids) else as_strings(ids)
+    return ids if is_strings(ids) else _integers(as_strings(ids))
 
 
 def as_array(ids: Any) -> np.ndarray[Any, Any]:
@@ -144,6 +144,12 @@ def spreadsheet_safe(column: Any) -> Any:
     if not is_strings(column):
         return column
     return pc.replace_substring_regex(column, r"^([=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}])", r"'\1")
+
+
+def _integers(strings: Any) -> Any:
+    """Return strings as int64 where each is the plain spelling of an integer."""
+    whole = parsed(strings, pa.int64())
+    return whole if whole is not None and whole.cast(STRING).equals(strings) else strings
 
 
 def _smallest(column: Any) -> Any:

@@ -1,7 +1,7 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ class Names:
     class_names: list[str] | None = None  # in the order of y's classes, or of its columns
     encoding: dict[str, Any] | None = None  # JSON-able: how tables became features, for load(encoding=...)
     notes: tuple[str, ...] = ()  # what was done to tables, one sentence each
-    ids: Any = None  # pyarrow.Array (n,), the node ids as they are in the file of a table
-    folder: Path | None = None  # of the tables
+    ids: Any = field(default=None, compare=False)  # pyarrow.Array (n,), the node ids as they are in the file of a table
+    folder: Path | None = field(default=None, compare=False)  # of the tables
 
     def __repr__(self) -> str:
         counts = {"node ids": self.node_ids, "classes": self.class_names, "notes": self.notes}

@@ -77,7 +77,7 @@ def _kept(table: Table, name: str, *, ending: str, ids: tuple[str, ...]) -> Any:
     plain, written = table.columns[name], table.written(name)
     if ending == "csv":  # what is compared as strings is written as them
         as_text = pa.types.is_decimal(plain.type)
-        return written.cast(STRING) if _is_text(written) else plain.cast(STRING) if as_text else plain
+        return written if is_strings(written) else plain.cast(STRING) if as_text else plain
     if table.path.suffix == ".parquet":
         return written
     whole = parsed(plain, pa.int64())
@@ -88,6 +88,3 @@ def _kept(table: Table, name: str, *, ending: str, ids: tuple[str, ...]) -> Any:
         return pa.array(numbers, from_pandas=True)
     return written
 
-
-def _is_text(column: Any) -> bool:
-    return str(column.type) in ("string", "large_string", "string_view")

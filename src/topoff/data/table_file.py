@@ -18,7 +18,13 @@ from topoff.data.refusal import refuse
 
 STRING = pa.large_string()
 BLOCK = 1 << 24  # bytes parsed at a time; a row must fit into it
-BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"PK\x03\x04": "a spreadsheet or zip", b"PAR1": "parquet"}
+KINDS = {  # by the first bytes of a file
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"PK\x03\x04": "a spreadsheet or zip file",
+    b"\x1f\x8b": "a gzip file",
+    b"PAR1": "a parquet file",
+}
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
 NAMES = {"id", "node", "node_id", "source", "target", "label", "split", "weight"}  # that a header of ours may hold
 MAGIC = b"PAR1"
@@ -64,6 +70,8 @@ def _read_csv(path: Path) -> Any:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             header = next((row for row in csv.reader(handle) if row), [])
             _check_separator(path, header)
+            if not any(line.strip("\r\n") for line in handle):  # pyarrow wants more than a header
+                return pa.Table.from_arrays([pa.array([], STRING) for _ in header], names=header)
             if found.quotes:
                 handle.seek(0)
                 _check_quotes(path, csv.reader(handle, strict=True))
@@ -99,9 +107,9 @@ def _check_bytes(path: Path, found: _Scan) -> None:
     expected = f"{path} to be a UTF-8 table with a header"
     if found.blank:
         refuse(expected, "an empty file", "write the names of its columns first")
-    kind = next((kind for mark, kind in BOMS.items() if found.start.startswith(mark)), None)
-    if kind == "parquet":
-        refuse(expected, "a parquet file", f"rename it to {path.stem}.parquet")
+    kind = next((kind for mark, kind in KINDS.items() if found.start.startswith(mark)), None)
+    if kind == "a parquet file":
+        refuse(expected, kind, f"rename it to {path.stem}.parquet")
     if kind is not None:
         refuse(expected, f"{kind}, by its first bytes", "save it again as csv, UTF-8, with commas")
     if found.zero_line is not None:

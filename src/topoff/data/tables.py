@@ -117,7 +117,8 @@ def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list
     missing = [name for name in ("source", "target") if name not in edges.columns]
     if missing:
         got = f"no {' and no '.join(missing)}, but {', '.join(edges.columns)}"
-        refuse(f"{edges.path} to have the columns source and target", got, "rename them")
+        remedy = "rename them, or write source,target as its first line"
+        refuse(f"{edges.path} to have the columns source and target", got, remedy)
     ends = [positions(edges, name, ids, nodes=nodes) for name in ("source", "target")]
     arrays: Arrays = {"edge_index": np.stack(ends)}
     notes = [_direction(arrays["edge_index"], len(ids))]
