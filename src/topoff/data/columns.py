@@ -85,7 +85,7 @@ def known_strings(column: Column) -> Column:
 
 
 def as_strings(column: Column) -> Column:
-    """Return large strings (n,): whole floats and decimals are written as integers, TRUE and False as true and false."""
+    """Return large strings (n,): whole floats and decimals as integers, TRUE and False as true and false."""
     if is_strings(column):
         lower = pc.utf8_lower(column)
         return pc.if_else(pc.is_in(lower, value_set=pa.array(["true", "false"], STRING)), lower, known_strings(column))

@@ -106,7 +106,9 @@ def list_warnings(found: Description) -> list[str]:
 def _edge_warnings(found: Description) -> dict[str, bool]:
     """Say what is wrong with edges that are missing, one-way, double, negative or all at one node, and if it is so."""
     nodes, edges = f"{found.nodes:,} nodes", f"{found.edges:,} edges"
-    both, merge = (f"run `topoff convert GRAPH NEW {flag}` and use NEW" for flag in ("--undirected", "--remove-duplicates"))
+    both, merge = (
+        f"run `topoff convert GRAPH NEW {flag}` and use NEW" for flag in ("--undirected", "--remove-duplicates")
+    )
     if found.edge_features:  # which no one way merges
         both, merge = "write every edge both ways, with its features", "leave out all but one"
     hub = max(found.degree.max, found.degree_out.max if found.degree_out else 0)

@@ -8,14 +8,16 @@ from typing import Any
 
 from topoff.data.refusal import refuse
 
+Checks = dict[str, Callable[[Any], bool]]
+
 
 def check_encoding(encoding: Any, *, origin: str = "'encoding'") -> None:
     """Refuse what no `read_tables` has made; `origin` names it, such as the path of a run's encoding.json.
 
     >>> check_encoding({"id": "id", "columns": [], "left_out": [], "label": None})
-    >>> check_encoding({"id": "id", "columns": [], "left_out": 3, "label": None})
+    >>> check_encoding({"id": 3, "columns": [], "left_out": [], "label": None})
     Traceback (most recent call last):
-    ValueError: Expected 'encoding' to be that of an earlier read (got 3 for left_out); pass Tables.encoding, or train again.
+    ValueError: Expected 'encoding' to be that of an earlier read (got 3 for id); pass Tables.encoding, or train again.
     """
     keys = {"id": _is_text, "columns": _is_list, "left_out": _is_texts, "label": _is_label}
     if not isinstance(encoding, Mapping) or not keys.keys() <= set(encoding):
@@ -46,11 +48,15 @@ def _wrong_key(entry: Any) -> str | None:
     """Return the first key of a column's entry that is missing or wrong, None where all are right."""
     if not isinstance(entry, Mapping):
         return "an entry"
-    number = {"mean": _is_number, "std": lambda value: _is_number(value) and value > 0, "missing": _is_flag}
-    words = {"categories": _is_texts, "other": _is_flag, "missing": _is_flag}
-    kinds: dict[Any, dict[str, Callable[[Any], bool]]] = {"number": number, "words": words, "gaps": {}}
+    number: Checks = {
+        "mean": _is_number,
+        "std": lambda value: _is_number(value) and bool(value > 0),
+        "missing": _is_flag,
+    }
+    words: Checks = {"categories": _is_texts, "other": _is_flag, "missing": _is_flag}
+    kinds: dict[str, Checks] = {"number": number, "words": words, "gaps": {}}
     kind = entry.get("kind")
-    keys = {"name": _is_text, "kind": lambda value: _is_text(value) and value in kinds}
+    keys: Checks = {"name": _is_text, "kind": lambda value: _is_text(value) and value in kinds}
     keys |= kinds.get(kind, {}) if isinstance(kind, str) else {}
     return next((key for key, is_right in keys.items() if not is_right(entry.get(key))), None)
 

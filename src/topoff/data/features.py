@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from topoff.data.columns import (
-    STRING,
     Table,
     as_numbers,
     as_strings,
@@ -23,6 +22,7 @@ from topoff.data.columns import (
     refuse_mixed,
 )
 from topoff.data.refusal import refuse
+from topoff.data.table_file import STRING
 
 # JSON: name, kind (number; words: a column of strings; gaps: whether there is a value),
 # mean, std, categories, other, missing

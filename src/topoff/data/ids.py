@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from topoff.data.columns import (
-    STRING,
     Column,
     Ints,
     Table,
@@ -26,6 +25,7 @@ from topoff.data.columns import (
     refuse_first,
 )
 from topoff.data.refusal import refuse
+from topoff.data.table_file import STRING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,9 +147,9 @@ def spreadsheet_safe(column: Any) -> Any:
 
 
 def _integers(strings: Any) -> Any:
-    """Return strings as int64 where each is the plain spelling of an integer."""
-    whole = parsed(strings, pa.int64())
-    return whole if whole is not None and whole.cast(STRING).equals(strings) else strings
+    """Return strings as int64 or uint64 where each is the plain spelling of an integer that fits."""
+    found = (parsed(strings, kind) for kind in (pa.int64(), pa.uint64()))
+    return next((whole for whole in found if whole is not None and whole.cast(STRING).equals(strings)), strings)
 
 
 def _smallest(column: Any) -> Any:

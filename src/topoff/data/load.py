@@ -99,7 +99,9 @@ def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int
 
     tables = read_tables(folder, encoding=encoding)
     data = _tensors(tables.arrays)
-    data.names = Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes), tables.written, folder)
+    data.names = Names(
+        tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes), tables.written, folder
+    )
     if "y" in data and data.y.dim() == 2 and data.y.size(1) == 1:  # one column label:<name> is two classes
         data.y = data.y.view(-1).nan_to_num(-1.0).long()
         name = (tables.class_names or ["1"])[0]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from topoff.data.columns import STRING, Bools, Table, as_numbers, as_strings, is_strings, known_strings, parsed
+from topoff.data.columns import Bools, Table, as_numbers, as_strings, is_strings, known_strings, parsed
 from topoff.data.labels import is_reserved
 from topoff.data.refusal import refuse
+from topoff.data.table_file import STRING
 from topoff.data.tables import id_column, open_one
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ ENDS = ("source", "target")
 def copy_tables(data: Data, folder: Path, *, ending: str, rows: Bools | None, split: Any = None) -> None:
     """Write the tables that a graph was loaded from to a new folder, as "csv" or "parquet".
 
-    The nodes keep all their columns; a `split` (n,) that was drawn is added where they have none. Of the edges stay those in `rows`
-    (E,), with all their columns; where it is None, edges were merged: the graph's own are written, with their weight.
+    The nodes keep all their columns; a `split` (n,) that was drawn is added where they have none. Of
+    the edges stay those in `rows` (E,), with all their columns; where it is None, edges were merged: the graph's own
+    are written, with their weight.
 
     >>> import tempfile
     >>> from topoff.data.load import load
@@ -87,4 +88,3 @@ def _kept(table: Table, name: str, *, ending: str, ids: tuple[str, ...]) -> Any:
     if numbers is not None and known_strings(plain).null_count < len(plain):
         return pa.array(numbers, from_pandas=True)
     return written
-

@@ -127,16 +127,16 @@ def _check_kept(nodes: dict[str, Any], *, ending: str) -> None:
     import pyarrow
 
     from topoff.data.columns import plain_table
-    from topoff.data.ids import unique_ids
+    from topoff.data.ids import unique_ids, written_ids
     from topoff.data.labels import read_labels
 
-    named = {name: nodes[name] for name in ("id", "label") if name in nodes}
+    named: dict[str, Any] = {name: nodes[name] for name in ("id", "label") if name in nodes}
     table = plain_table(Path(f"nodes.{ending}"), pyarrow.table(named))
-    back = {"id": unique_ids(table, "id").to_pylist()}
+    back = {"id": written_ids(table, "id", unique_ids(table, "id")).to_pylist()}
     if "label" in named:
         labels = read_labels(table)
-        assert labels.y is not None and labels.entry is not None
-        names = labels.entry.get("names")
+        assert labels.y is not None  # without any label, read_labels refuses
+        names = (labels.entry or {}).get("names")
         back["label"] = [names[code] if code >= 0 else None for code in labels.y] if names else labels.y.tolist()
     for name, after in back.items():
         for one, other in zip(named[name].to_pylist(), after, strict=True):

@@ -7,7 +7,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from table_files import EDGES, FEW, one_column, parquet_nodes, read, same, write
+from table_files import EDGES, FEW, one_column, read, same, write
 from topoff.data import table_file
 from topoff.data.load import load
 from topoff.data.sources import is_table_folder
@@ -59,5 +59,3 @@ def test_missing_and_double_tables(tmp_path: Path) -> None:
         ValueError, match=r"one table of nodes in .*g \(got nodes\.csv and nodes\.parquet\); remove one"
     ):
         load(folder)
-
-

@@ -67,13 +67,22 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "bytes": (pa.array([b"a", b"b", b"c"], pa.binary(1)), r"\(got fixed_size_binary\[1\]\)"),
     "lists": (pa.array([[1], [2], [3]]), r"\(got list<.*>\); write it as numbers or strings, one value per column"),
     "structs": (pa.array([{"a": 1}, {"a": 2}, {"a": 3}]), r"\(got struct<a: int64>\)"),
-    "fractions": (pa.array([1.0, 2.5, 3.0]), r"floats only if they are whole .*\(got '2\.5' in data row 2\); write the"),
-    "rounded": (pa.array([1.0, 2.0**53, 3.0]), r"below 9,007,199,254,740,992 \(got '9007199254740992\.0' in data row 2"),
+    "fractions": (
+        pa.array([1.0, 2.5, 3.0]),
+        r"floats only if they are whole .*\(got '2\.5' in data row 2\); write the",
+    ),
+    "rounded": (
+        pa.array([1.0, 2.0**53, 3.0]),
+        r"below 9,007,199,254,740,992 \(got '9007199254740992\.0' in data row 2",
+    ),
     "rounded float32": (pa.array([1.0, 2.0**24, 3.0], pa.float32()), r"below 16,777,216 \(got '16777216\.0' in data"),
     "infinite": (pa.array([1.0, 2.0, float("inf")]), r"\(got 'inf' in data row 3\)"),
     "missing": (pa.array([1.0, float("nan"), 3.0]), r"to hold an id in every row \(got nothing in data row 2\)"),
     "empty": (pa.array(["a", " ", "c"]), r"to hold an id in every row \(got nothing in data row 2\)"),
-    "spaces": (pa.array(["a", "a ", "c"]), r"\(got 'a' 2 times, 1 such ids in all\); .*; spaces around them do not count"),
+    "spaces": (
+        pa.array(["a", "a ", "c"]),
+        r"\(got 'a' 2 times, 1 such ids in all\); .*; spaces around them do not count",
+    ),
     "a NUL": (pa.array(["a", "a\0", "c"]), r"ids without NUL characters \(got 'a\\x00' in data row 2\); rename it"),
 }
 

@@ -13,7 +13,10 @@ from topoff.data.table_file import open_table
 
 ROWS = "id,f,label\na,1,x\nb,2,y\nc,4,x\n"
 CSV: dict[str, tuple[str | bytes, str]] = {
-    "semicolons": (ROWS.replace(",", ";"), r"separated by commas \(got semicolons in its first line, 'id;f;label'\); sa"),
+    "semicolons": (
+        ROWS.replace(",", ";"),
+        r"separated by commas \(got semicolons in its first line, 'id;f;label'\); sa",
+    ),
     "decimal commas": ("id;f;label\na;1,5;x\n", r"got semicolons .*; save it again with commas .* points in decimal"),
     "comma in a name": ("id;weight, kg;label\na;1;x\n", r"\(got semicolons in its first line, 'id;weight, kg;label'\)"),
     "quoted names": ('"id";"f"\n"a";"1"\n', r"\(got semicolons in its first line"),
@@ -25,7 +28,10 @@ CSV: dict[str, tuple[str | bytes, str]] = {
     "UTF-16 without a mark": (ROWS.encode("utf-16-le"), r"\(got a NUL byte in line 1\); save it again as UTF-8; text"),
     "a NUL": (ROWS.replace("y", "y\0"), r"\(got a NUL byte in line 3\)"),
     "Latin-1": (ROWS.replace("b,", "é,").encode("latin-1"), r"\(got the byte 0xe9 in line 3\); .*reads 'é,2,y'\.$"),
-    "an odd quote": (ROWS.replace("1", '"1'), r"to end with a quote .* \(got one that does not, in the row .* line 2\)"),
+    "an odd quote": (
+        ROWS.replace("1", '"1'),
+        r"to end with a quote .* \(got one that does not, in the row .* line 2\)",
+    ),
     "two open quotes": (ROWS.replace("1", '"1').replace("2", '"2'), r"in the row that begins in line 2\); close it"),
     "a quote too early": (ROWS.replace("y", '"y"z'), r"\(got one that does not, in the row that begins in line 3\)"),
     "an endless value": (f'id,f\na,"{"z" * 140_000}"\n', r"\(got a value of over 131,072 characters, in the row"),
@@ -102,7 +108,10 @@ def test_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
 
 
 WEIGHTS: dict[str, tuple[Any, str]] = {
-    "x": ("1", r"to hold numbers \(got 'x' in data row 1\); write a number, or write 1 where an edge has no particular"),
+    "x": (
+        "1",
+        r"to hold numbers \(got 'x' in data row 1\); write a number, or write 1 where an edge has no particular",
+    ),
     "": ("1", r"to hold a number in every row \(got nothing in data row 1\); write 1 where"),
     "inf": ("2", r"to hold finite numbers \(got 'inf' in data row 1\); write another number, or write 1 where"),
     "1e39": ("1", r"to hold numbers up to 3\.4e\+38 \(got '1e39' in data row 1\); rescale the column, or write 1"),
