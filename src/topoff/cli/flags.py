@@ -43,6 +43,14 @@ Trust = Annotated[
         "--trust", help="Let files run code: raw files that are pickles, and the model of your own that a run names."
     ),
 ]
+SpreadsheetSafe = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe",
+        help="In a .csv file, put an apostrophe before ids and labels that begin with = + - @, a tab or a line end, "
+        "which spreadsheets run as formulas. Without it they stay as they are, and can be joined.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only the result, warnings and errors.")]
 

@@ -1,7 +1,7 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Names:
     class_names: list[str] | None = None  # in the order of y's classes, or of its columns
     encoding: dict[str, Any] | None = None  # JSON-able: how tables became features, for load(encoding=...)
     notes: tuple[str, ...] = ()  # what was done to tables, one sentence each
+    ids: Any = field(default=None, compare=False)  # pyarrow.Array (n,), the node ids as they are in the file of a table
+    folder: Path | None = field(default=None, compare=False)  # of the tables
 
     def __repr__(self) -> str:
         counts = {"node ids": self.node_ids, "classes": self.class_names, "notes": self.notes}
@@ -97,7 +99,9 @@ def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int
 
     tables = read_tables(folder, encoding=encoding)
     data = _tensors(tables.arrays)
-    data.names = Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes))
+    data.names = Names(
+        tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes), tables.written, folder
+    )
     if "y" in data and data.y.dim() == 2 and data.y.size(1) == 1:  # one column label:<name> is two classes
         data.y = data.y.view(-1).nan_to_num(-1.0).long()
         name = (tables.class_names or ["1"])[0]

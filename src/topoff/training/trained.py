@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from topoff.compensation.top import TOP
 from topoff.data.check import row_normalized
+from topoff.data.encoding import check_encoding
 from topoff.data.layout import SPLITS
 from topoff.data.load import load
 from topoff.forward.predict import predict
@@ -51,6 +52,8 @@ def open_run(path: str | Path) -> Trained:
     config = folder.settings().config
     weights = folder.load_model()
     encoding = folder.read_json("encoding.json") if (folder.path / "encoding.json").is_file() else None
+    if encoding is not None:
+        check_encoding(encoding, origin=str(folder.path / "encoding.json"))
     if folder.finished:
         result = folder.result()
         # runs of older versions say here alone what was chosen
