@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, Split, SplitSeed
+from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, Split, SplitSeed, Trust
 from topoff.data.edges import merge_edges, without_self_loops
 from topoff.data.write import check_place, ending_of, write_npz, write_tables
 from topoff.machine.files import replacing
@@ -23,6 +23,7 @@ def convert(
     dataset: Dataset,
     out: Annotated[str, typer.Argument(help="A file ending in .npz, else a folder for nodes and edges as tables.")],
     root: Root = None,
+    trust: Trust = False,
     split: Split = 0,
     seed: SplitSeed = 0,
     table_format: Annotated[
@@ -58,7 +59,7 @@ def convert(
     with working("loading", quiet=quiet) as status:
         from topoff.data.load import load
 
-        data = load(dataset, root=root, split=split, seed=seed)
+        data = load(dataset, root=root, trust=trust, split=split, seed=seed)
         edges_before = data.edge_index.size(1)
         status.update("converting")
         if remove_self_loops:
