@@ -9,7 +9,7 @@ dtype and bytes, so that not even numpy's own constructors see unchecked values.
 [[1, 0], [0, 1]]
 >>> plain_of(b"cos\\nsystem\\n(S'true'\\ntR.", origin="f")
 Traceback (most recent call last):
-topoff.data.archive.Pickled: Expected f to hold arrays and lists only (got a pickle that names os.system); fetch it again.
+topoff.data.archive.Pickled: Expected f to hold arrays and lists only (got a call of os.system); fetch it again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ class _Record:
     """Keep what a name in a pickle was called with, and the state that was set afterwards."""
 
     __slots__ = ("given", "state")
+    given: tuple[Any, ...]
+    state: Any
 
-    def __new__(cls, *given: Any) -> _Record:
+    def __new__(cls, *given: Any) -> Any:
         """Keep the arguments."""
         made = super().__new__(cls)
         made.given, made.state = given, None
@@ -104,7 +106,7 @@ class _Rebuilt(_Record):
 
     __slots__ = ()
 
-    def __new__(cls, *given: Any) -> _Record:
+    def __new__(cls, *given: Any) -> Any:
         """Make the record of the class that is named first."""
         return given[0]() if given and given[0] in (_Matrix, _Array) else super().__new__(cls, *given)
 
@@ -134,7 +136,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) not in NAMES:
             named = f"{module}.{name}".encode("unicode_escape").decode()[:80]
             raise Pickled(
-                f"Expected {self._origin} to hold arrays and lists only (got a pickle that names {named}); fetch it again."
+                f"Expected {self._origin} to hold arrays and lists only (got a call of {named}); fetch it again."
             )
         return NAMES[module, name]
 
@@ -162,7 +164,7 @@ def _check_opcodes(content: bytes) -> None:
     nested = 0
     for opcode, argument, _ in pickletools.genops(content):
         nested += opcode.name in NESTED
-        if nested > MOST_NESTED or (opcode.name in PUTS and int(argument) > len(content)):
+        if nested > MOST_NESTED or (opcode.name in PUTS and int(argument or 0) > len(content)):
             raise ValueError(f"{opcode.name}: no pickle of arrays needs it")
 
 
@@ -209,7 +211,7 @@ def _dtype(record: Any, *, origin: str) -> np.dtype[Any]:
     """Return the dtype of numbers that a record names, with its byte order."""
     spec = record.given[0] if isinstance(record, _Dtype) and record.given else None
     state = record.state if isinstance(record, _Dtype) else None
-    order = state[1] if isinstance(state, tuple) and len(state) > 1 else "="
+    order: Any = state[1] if isinstance(state, tuple) and len(state) > 1 else "="
     if not isinstance(spec, str) or spec[:1] not in tuple("biuf") or order not in ("<", ">", "|", "="):
         refuse(f"{origin} to hold arrays of numbers", f"dtype {spec!r:.40}", "fetch it again")
     return np.dtype(spec).newbyteorder(order)

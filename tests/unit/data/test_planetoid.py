@@ -76,7 +76,7 @@ def test_planetoid_is_pygs_bit_by_bit(tmp_path: Path, name: str, protocol: int) 
 def test_a_pickle_that_names_something_else_is_not_run(tmp_path: Path, part: str) -> None:
     mark = tmp_path / "mark"
     folder = write_planetoid(tmp_path, **{part: Evil(mark)})
-    sentence = rf"{folder}/ind.cora.{part} to hold arrays .*names posix.mkdir\); unpickling runs"
+    sentence = rf"{folder}/ind.cora.{part} to hold arrays .*call of posix.mkdir\); unpickling runs"
     with pytest.raises(ValueError, match=sentence + ".*--trust"):
         load("Cora", root=tmp_path)
     assert not mark.exists()
