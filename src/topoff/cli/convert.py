@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, Split, SplitSeed
+from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, Split, SplitSeed, Trust
 from topoff.data.edges import merge_edges, without_self_loops
 from topoff.data.write import check_place, ending_of, split_column, write_npz, write_tables
 from topoff.machine.files import replacing
@@ -23,6 +23,7 @@ def convert(
     dataset: Dataset,
     out: Annotated[str, typer.Argument(help="A file ending in .npz, else a folder for nodes and edges as tables.")],
     root: Root = None,
+    trust: Trust = False,
     split: Split = 0,
     seed: SplitSeed = 0,
     table_format: Annotated[
@@ -62,7 +63,7 @@ def convert(
 
         refuse_source(out, dataset, root=root, inside=True)
         path = check_place(out, overwrite=overwrite)
-        data = load(dataset, root=root, split=split, seed=seed)
+        data = load(dataset, root=root, trust=trust, split=split, seed=seed)
         edges_before = data.edge_index.size(1)
         status.update("converting")
         rows = (data.edge_index[0] != data.edge_index[1]).numpy() | (not remove_self_loops)

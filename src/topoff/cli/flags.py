@@ -26,7 +26,10 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "mix": "the method's own",
     **dict.fromkeys(("root", "parts", "inits")),
 }
-_DATASET = typer.Argument(help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables).")
+_DATASET = typer.Argument(
+    help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables). ./Cora is always a path, "
+    "name:Cora always the dataset."
+)
 # what means the same in every verb
 Dataset = Annotated[str, _DATASET]
 MaybeDataset = Annotated[str | None, _DATASET]  # where a config may name it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, SplitSeed
+from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, SplitSeed, Trust
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 
@@ -30,6 +30,7 @@ MOST_CLASSES = 20  # rows of the table of classes
 def info(
     dataset: Dataset,
     root: Root = None,
+    trust: Trust = False,
     split: Split = 0,
     seed: SplitSeed = 0,
     as_json: AsJson = False,
@@ -44,7 +45,7 @@ def info(
         from topoff.data.describe import describe
         from topoff.data.load import load
 
-        data = load(dataset, root=root, split=split, seed=seed)
+        data = load(dataset, root=root, trust=trust, split=split, seed=seed)
         found = describe(data)
     warnings = [_with_names(sentence, dataset, root=root) for sentence in found.warnings]
     notes = [str(note) for note in getattr(getattr(data, "names", None), "notes", None) or ()]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split
+from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, Trust
 
 EXAMPLES = """Examples:
 
@@ -21,6 +21,7 @@ OWN = "[default: the model's own]"
 def measure(
     dataset: Dataset,
     root: Root = None,
+    trust: Trust = False,
     model: Annotated[
         str,
         typer.Option(
@@ -70,7 +71,7 @@ def measure(
     chosen = tuple(name.strip() for name in methods.split(",") if name.strip())
     check_methods(chosen)
     Compensator(rank, estimator=estimator).check()
-    data = load(dataset, root=root, split=split, seed=seed)
+    data = load(dataset, root=root, trust=trust, split=split, seed=seed)
     torch.manual_seed(seed)
     options: dict[str, Any] = {"hidden": hidden, "layers": layers, "dropout": dropout}
     degrees = degree_histogram(data.edge_index, int(data.num_nodes))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, SpreadsheetSafe
+from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, SpreadsheetSafe, Trust
 from topoff.data.write import check_place, known_names
 from topoff.machine.files import replacing
 
@@ -27,6 +27,7 @@ EXAMPLES = """Examples:
 def partition(
     dataset: Dataset,
     root: Root = None,
+    trust: Trust = False,
     parts: Annotated[int, typer.Option(help="Number of parts, at most one per node.", min=1)] = 100,
     method: Annotated[str, typer.Option(help="kaminpar, metis or random.")] = "kaminpar",
     out: Annotated[
@@ -53,7 +54,7 @@ def partition(
 
         refuse_source(out, dataset, root=root)
         path = check_place(out, overwrite=overwrite)
-        data = load(dataset, root=root)
+        data = load(dataset, root=root, trust=trust)
         start = time.perf_counter()
         settings: dict[str, Any] = {"parts": parts, "method": method, "seed": seed, "progress": status.update}
         part = cut(data.edge_index, int(data.num_nodes), edge_weight=data.get("edge_weight"), **settings)

@@ -145,7 +145,10 @@ def _class_warnings(found: Description) -> dict[str, bool]:
     tiny = [one.name for one in found.classes if 0 < one.train < TINY]
     counts = [one.train for one in found.classes if one.train] if found.task != "multilabel" else []
     ratio = max(counts) / min(counts) if counts else 1.0
+    alone = len(counts) == 1 and found.splits["train"] > 1
     return {
+        "The training nodes have one class only, so that there is nothing to learn: label nodes of other classes, "
+        "too.": alone,
         f"Without training nodes, a class is never predicted ({_listed(missing)}): label some, or draw another "
         "split.": missing != [],
         f"With fewer than {TINY} training nodes, a class is hardly learnt ({_listed(tiny)}): label more, or merge it "

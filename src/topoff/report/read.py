@@ -33,14 +33,19 @@ class Confusion:
 
     counts: np.ndarray[Any, Any]  # (true, predicted)
     names: list[str]
+    sizes: np.ndarray[Any, Any]  # nodes of each true class, also those taken for a class that has no column
+    classes: int  # of the graph: where there are very many, only the largest have a row
+    listed: tuple[tuple[str, str, int], ...] = ()  # the most frequent confusions, where some classes have no row
 
     @property
     def kept(self) -> list[int]:
         """List the classes to draw: all, or the largest of very many."""
-        return sorted(np.argsort(-self.counts.sum(1), kind="stable")[:CLASSES].tolist())
+        return sorted(np.argsort(-self.sizes, kind="stable")[:CLASSES].tolist())
 
     def mistakes(self, most: int = 10) -> list[tuple[str, str, int]]:
         """List the most frequent confusions: true class, predicted class, nodes."""
+        if self.listed:
+            return list(self.listed[:most])
         wrong = self.counts - np.diag(np.diag(self.counts))
         places = [divmod(int(index), len(wrong)) for index in np.argsort(-wrong, axis=None, kind="stable")[:most]]
         return [(self.names[i], self.names[j], int(wrong[i, j])) for i, j in places if wrong[i, j]]
@@ -206,6 +211,21 @@ def _confusion(details: dict[str, Any], *, path: Path) -> Confusion | None:
         raise ValueError(f"Expected confusion in {path} to be a square table of counts (got {came}); run again.")
     if not counts.any():  # there were no test nodes
         return None
-    known = details.get("classes") or []
-    names = [str(name) for name in (known if len(known) == len(counts) else range(len(counts)))]
-    return Confusion(counts, names)
+    known = [str(name) for name in details.get("classes") or []]
+    confused = details.get("confused")
+    if confused is None:
+        names = known if len(known) == len(counts) else [str(number) for number in range(len(counts))]
+        return Confusion(counts, names, counts.sum(1), len(counts))
+    try:
+        sizes = np.array(details["sizes"], dtype=float)
+        listed = tuple((known[true], known[taken], int(times)) for true, taken, times in details["mistakes"])
+        names = [known[one] for one in confused]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected confused, sizes and mistakes in {path} to be about its classes (got others); run again."
+        ) from error
+    if len(names) != len(counts) or sizes.shape != (len(counts),):
+        raise ValueError(
+            f"Expected confused and sizes in {path} to have {len(counts)} entries (got {len(names)}); run again."
+        )
+    return Confusion(counts, names, sizes, len(known), listed)

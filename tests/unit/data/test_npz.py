@@ -85,29 +85,36 @@ def test_benchmark_layout_is_symmetrised(tmp_path: Path) -> None:
         load(tmp_path / "g.npz")
 
 
+NO_MASKS: dict[str, Any] = dict.fromkeys(MASKS)
 BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "no edges": ({"edge_index": None}, "the keys edge_index, y and x or x_data.*got no edge_index, but x, .*vocab"),
     "no labels": ({"y": None}, "got no y, but"),
     "no features": ({"x": None}, "got no x, but"),
     "half of CSR": ({"x": None, "x_data": np.ones(3), "x_shape": [N, 2]}, "got no x_indices, x_indptr, but"),
-    "pickled": ({"y": np.array([None] * N)}, r"plain arrays \(got pickled objects\); write it again"),
-    "strings": ({"y": np.array(list("abcdef"))}, r"'y' to hold numbers \(got dtype <U1\)"),
-    "split 3": ({"split": np.full(N, 3)}, r"'split' in .*0 \(train\).*got int64 from 3 to 3.*recode"),
-    "split float": ({"split": np.zeros(N)}, r"'split' in .*got float64 from 0.0 to 0.0"),
-    "split words": ({"split": np.array(["train"] * N)}, r"'split' in .*got <U5"),
-    "split short": ({"split": np.zeros(3, int)}, r"'train_mask' to be bool of shape \(6,\)"),
+    "pickled": ({"y": np.array([None] * N)}, r"plain arrays \(got pickled objects in '.*'\); write it again"),
+    "strings": ({"y": np.array(list("abcdef"))}, r"'y' in .*g.npz to hold numbers \(got dtype <U1\)"),
+    "split 3": ({**NO_MASKS, "split": np.full(N, 3)}, r"'split' in .*0 \(train\).*got int64 from 3 to 3.*recode"),
+    "split float": ({**NO_MASKS, "split": np.zeros(N)}, r"'split' in .*got float64 from 0.0 to 0.0"),
+    "split words": ({**NO_MASKS, "split": np.array(["train"] * N)}, r"'split' in .*got <U5"),
+    "split short": ({**NO_MASKS, "split": np.zeros(3, int)}, r"'train_mask' to be bool of shape \(6,\)"),
     "float edges": ({"edge_index": np.zeros((2, 3))}, "'edge_index' to hold integers"),
     "few ids": ({"node_ids": np.arange(3)}, r"'node_ids' to have shape \(6,\), one id per node \(got \(3,\)\); give"),
     "float ids": (
         {"node_ids": np.ones(N)},
-        r"'node_ids' to hold plain strings or integers \(got dtype float64\); conv",
+        r"'node_ids' in .*g.npz to hold plain strings or integers \(got dtype float64\); conv",
     ),
     "few names": (
         {"class_names": np.array(["a"])},
         r"'class_names' to name 8 classes \(got shape \(1,\)\); give every",
     ),
-    "integer names": ({"class_names": np.arange(8)}, r"'class_names' to hold plain strings \(got dtype int64\)"),
-    "pickled names": ({"class_names": np.array([None])}, r"plain arrays \(got pickled objects\); write it again"),
+    "integer names": (
+        {"class_names": np.arange(8)},
+        r"'class_names' in .*g.npz to hold plain strings \(got dtype int64\)",
+    ),
+    "pickled names": (
+        {"class_names": np.array([None])},
+        r"plain arrays \(got pickled objects in '.*'\); write it again",
+    ),
     "CSR ids": (
         {"x": None, "x_data": [1], "x_indices": [9], "x_indptr": [0, 1, 1, 1, 1, 1, 1], "x_shape": [N, 2]},
         "to be one CSR matrix .*store the four attributes",
