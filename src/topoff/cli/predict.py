@@ -9,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Overwrite, Quiet, Root, Run, SpreadsheetSafe
+from topoff.cli.flags import (
+    AsJson,
+    Overwrite,
+    OwnModel,
+    Quiet,
+    Root,
+    Run,
+    SpreadsheetSafe,
+    Trust,
+    refuse_foreign_run,
+)
 
 EXAMPLES = """Examples:
 
@@ -28,6 +38,8 @@ def predict(
     ] = False,
     spreadsheet_safe: SpreadsheetSafe = False,
     overwrite: Overwrite = False,
+    model: OwnModel = None,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -44,9 +56,10 @@ def predict(
     from topoff.cli.summaries import working
     from topoff.data.places import refuse_source
     from topoff.training.predictions import prediction_table, write_predictions
-    from topoff.training.trained import graph_for, open_run, outputs
+    from topoff.training.trained import graph_for, has_changed, open_run, outputs
 
-    trained = open_run(run)
+    refuse_foreign_run(run, named=model, trust=trust)
+    trained = open_run(run, trust=trust, model=model)
     config = trained.config
     for source, place in {(config.dataset, config.root), (data or config.dataset, root or config.root)}:
         refuse_source(out, source, root=place)
@@ -55,9 +68,11 @@ def predict(
     _check_writable(out)
     with working("predicting", quiet=quiet):
         graph = graph_for(trained, data, root=root, labels=False)
+        changed = has_changed(trained, graph) if data is None else None
         table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
         write_predictions(table, out, safe=spreadsheet_safe)
     summary = {"out": str(out), "nodes": len(table["node"]), "columns": list(table), "exact": not compensated}
+    summary["data_changed"] = changed
     text = f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}"
     typer.echo(json.dumps(summary) if as_json else text)
 
