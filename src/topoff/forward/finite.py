@@ -39,13 +39,10 @@ def refuse_not_finite(out: Any, *, run: Callable[[Data], Any], piece: Data, mode
     Raises:
         ValueError: with the reason that was found, and what to do.
     """
-    if is_finite(out):
-        return
-    reason, remedy = _reason(run, piece, model)
-    raise ValueError(
-        f"Expected {name or 'the model'}'s output to be finite (got {_where(out, piece)} in its plain forward"
-        f"{reason}); {remedy}."
-    )
+    if not is_finite(out):
+        reason, remedy = _reason(run, piece, model)
+        came = f"{_where(out, piece)} in its plain forward{reason}"
+        raise ValueError(f"Expected {name or 'the model'}'s output to be finite (got {came}); {remedy}.")
 
 
 def suspicious(data: Data) -> str:
@@ -104,6 +101,6 @@ def _where(out: Any, piece: Data) -> str:
     found: list[Tensor] = []
     map_tensors(out, lambda tensor: found.append(tensor.detach()))
     bad = next(tensor for tensor in found if not bool(tensor.isfinite().all()))
-    value = "nan" if bool(bad.isnan().any()) else "inf"
+    value = "nan" if bool(bad.isnan().any()) else "inf" if bool((bad == torch.inf).any()) else "-inf"
     rows = ~bad.isfinite().reshape(len(bad), -1).all(dim=1) if bad.dim() and len(bad) == piece.num_nodes else None
     return value if rows is None else f"{value} at {int(rows.sum())} of {len(rows)} nodes"

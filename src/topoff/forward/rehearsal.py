@@ -158,14 +158,14 @@ class Rehearsal:
 
     # ---- the checks
 
-    def _check_finite(self) -> None:
+    def check_finite(self) -> None:
         """Refuse a model whose plain output is not finite: that batches differ says nothing then."""
         refuse_not_finite(self.expected, run=self.plainly, piece=self.piece, model=self.model)
 
     def check_repeatable(self) -> None:
         """Refuse a model that is random in eval mode."""
         if not relative_error(self.plainly(self.piece), self.expected) <= self.tolerance:
-            self._check_finite()
+            self.check_finite()
             raise ValueError(
                 "Expected the model to return the same output twice in eval mode (got two different ones): look for "
                 "dropout without training=self.training, or other randomness."
@@ -191,7 +191,7 @@ class Rehearsal:
     def _check_same_size(self, few: Any, many: Any, count: int, rows: int, *, where: str | Callable[[], str]) -> None:
         out = map_tensors(many, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == rows else tensor)
         if not relative_error(out, few) <= self.tolerance:
-            self._check_finite()
+            self.check_finite()
             where = where if isinstance(where, str) else where()
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got another "
@@ -221,7 +221,7 @@ class Rehearsal:
             raise_broken(problem, self.graph.num_nodes)
         error = relative_error(out, self.expected)
         if not error <= self.tolerance:
-            self._check_finite()
+            self.check_finite()
             where = self._first_difference(lockstep())
             if not normalizes:
                 self.check_apart(3 * self.graph.num_nodes, where=where)
