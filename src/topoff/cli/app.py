@@ -15,8 +15,9 @@ from typer.core import TyperGroup
 from topoff import __version__
 from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
 from topoff.cli.flags import with_settings
-from topoff.machine.memory import keep_freed_memory
+from topoff.machine.memory import free_memory, keep_freed_memory, readable
 from topoff.machine.notices import hearing
+from topoff.machine.user_code import is_out_of_memory, told, user_code
 
 MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
 NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have no exception of their own
@@ -32,7 +33,8 @@ class _Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb that the command line names."""
         try:
-            return super().invoke(ctx)
+            with user_code("the model to run", remedy="correct it there", anything=False):
+                return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise Stopped(str(stop) or "Stopped.") from None
 
@@ -91,6 +93,9 @@ def _sentence(error: Exception) -> tuple[str, int]:
         return f"Cannot {'read' if locked else 'write'} {error.filename}: {reason}. Choose another path.", 2
     if mistake:
         return str(error), 2
+    if is_out_of_memory(error):
+        came = f"{told(error)}; {readable(free_memory() or 0)} are free"
+        return f"Expected enough memory (got {came}); choose smaller batches (--ratio), --hidden or --layers.", 2
     if isinstance(error, OSError):
         return f"{error}; nothing that was saved is lost.", 1
     return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1

@@ -66,6 +66,8 @@ def measure(
     from topoff.experiments.measure import measure as compare
     from topoff.models.by_name import make_model
     from topoff.models.networks import degree_histogram
+    from topoff.tasks.task import task_of
+    from topoff.training.model_check import check_model
 
     age = _age(refresh_age)
     chosen = tuple(name.strip() for name in methods.split(",") if name.strip())
@@ -78,6 +80,8 @@ def measure(
     options |= {"norm": norm, "residual": residual, "degrees": degrees}
     outputs = int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1)
     network = make_model(model, in_channels=data.num_features, out_channels=outputs, **options).to(data.x.dtype)
+    labels = task_of(data.y, train_mask=data.train_mask)
+    check_model(network, data, task=labels, name=model)
     with progress_bar(quiet=quiet, transient=True) as bar:
         task = bar.add_task("partitioning", total=epochs, note="")
 

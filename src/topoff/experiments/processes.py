@@ -24,6 +24,7 @@ from topoff.experiments.gradients import measure_gradient
 from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
 from topoff.machine.memory import keep_freed_memory
 from topoff.machine.notices import hearing
+from topoff.machine.user_code import is_out_of_memory, user_code
 from topoff.training.build import Setup
 from topoff.training.loop import Training
 from topoff.training.records import Epoch
@@ -150,7 +151,8 @@ def _work(job: Job, sender: Connection, cache: str) -> None:
     try:
         with warnings.catch_warnings(), hearing(lambda _: None):
             warnings.showwarning = lambda message, *_, **__: sender.send(("warned", str(message)))
-            train_job(job, watcher=teller)
+            with user_code("the model to run", remedy="correct it there", anything=False):
+                train_job(job, watcher=teller)
     except BrokenPipeError:
         sys.exit(1)  # nobody listens any more
     except KeyboardInterrupt:
@@ -173,7 +175,7 @@ def _last_word(error: Exception, folder: Path, *, teller: _Teller) -> tuple[Any,
     if isinstance(error, ValueError):
         return "failed", text, not teller.has_stepped and not RunFolder(folder).metrics()
     RunFolder(folder).write("error.txt", traceback.format_exc())
-    if isinstance(error, MemoryError) or "allocate memory" in text:
+    if is_out_of_memory(error):
         return "failed", "out of memory", False
     return "failed", f"{type(error).__name__}: {text[:300]} (see {folder / 'error.txt'})", False
 

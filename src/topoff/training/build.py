@@ -11,6 +11,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.forward.call import Progress
+from topoff.machine.user_code import user_code
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import OPTIONS, make_model
@@ -18,6 +19,7 @@ from topoff.models.networks import degree_histogram
 from topoff.tasks.task import Task, task_of
 from topoff.training.config import Config
 from topoff.training.defaults import Choice, choose
+from topoff.training.model_check import check_model
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,11 @@ def make_setup(config: Config, data: Data) -> Setup:
     chosen, choices = choose(config, data)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
     torch.manual_seed(config.seed)
-    model = model_for(chosen, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
+    name = model_of(chosen.method, chosen.model)
+    model = model_for(chosen, data, outputs=task.outputs)
+    with user_code(f"{name} to be a whole torch.nn.Module", remedy="call super().__init__() first in its __init__"):
+        model = model.to(device_of(config.device), data.x.dtype)
+    check_model(model, data, task=task, name=name)
     return Setup(chosen, choices, data, task, class_names(data, task), model)
 
 
