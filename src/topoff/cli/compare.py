@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder
+from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder, quoted
+from topoff.machine.places import without_empty_parents
 from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def compare(
         Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd())
         for config in configs
     ]
-    with _begun(top, base, jobs), CompareProgress(quiet=quiet) as progress:
+    with without_empty_parents(top), _begun(top, base, jobs), CompareProgress(quiet=quiet) as progress:
         failures = train_all(jobs, watcher=progress)
     about = {"dataset": base.dataset, "model": base.model, "epochs": base.epochs, "out": str(top), "command": command()}
     rows: dict[str, Any] = {"methods": names, "seeds": numbers, "own": own, "failures": failures}
@@ -116,8 +115,6 @@ def _show(top: Path, made: dict[str, Any], *, as_json: bool) -> None:
 def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
     """Make the folders, or resume in those that are there; where nothing comes to be trained, leave nothing.
 
-    SIGTERM stops a comparison as Ctrl-C does, its processes included.
-
     Raises:
         FileExistsError: the folder holds something else than a comparison.
     """
@@ -133,19 +130,15 @@ def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
         )
     if new:
         RunFolder(top).create().write(SETTINGS, write_toml(base, command=command()))
-    before = signal.getsignal(signal.SIGTERM)
     try:
         for job in jobs:
             begin(job.config, RunFolder(job.folder), command=job.command)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         yield
     except KeyboardInterrupt as stop:
         named = any(word == "--out" or word.startswith("--out=") for word in sys.argv)
-        again = command() if named else f"{command()} --out {shlex.quote(str(top))}"
+        again = command() if named else f"{command()} --out {quoted(top)}"
         raise KeyboardInterrupt(f"Stopped; resume with: {again}") from stop
     except Exception:
         if new and not any(top.glob("*/seed-*/metrics.jsonl")):
             shutil.rmtree(top, ignore_errors=True)
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)

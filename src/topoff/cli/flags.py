@@ -49,7 +49,27 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only th
 
 def command() -> str:
     """Return the command line of this process."""
-    return f"topoff {shlex.join(sys.argv[1:])}"
+    return " ".join(["topoff", *map(quoted, sys.argv[1:])])
+
+
+def quoted(word: object) -> str:
+    """Quote a word for the shell, in one line: where it has control characters, in bash's way.
+
+    >>> quoted("a b"), quoted("two\\nlines")
+    ("'a b'", "$'two\\\\nlines'")
+    """
+    text = str(word)
+    if text.isprintable() or not any(ord(one) < 32 or ord(one) == 127 for one in text):
+        return shlex.quote(text)
+    letters = (one if ord(one) >= 32 and ord(one) != 127 else f"\\x{ord(one):02x}" for one in _escaped(text))
+    return f"$'{''.join(letters)}'"
+
+
+def _escaped(text: str) -> str:
+    """Escape quotes, backslashes and the usual white space as bash does."""
+    for letter, name in (("\\", "\\\\"), ("'", "\\'"), ("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r")):
+        text = text.replace(letter, name)
+    return text
 
 
 def new_folder(dataset: str, *words: str, kind: str = "") -> Path:

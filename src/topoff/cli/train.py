@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder
+from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder, quoted
+from topoff.machine.places import without_empty_parents
 from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config, write_toml
 from topoff.training.run_folder import CHECKPOINT, RunFolder
 
@@ -58,7 +58,7 @@ def train(
     if dry_run:
         _explain(folders[0][1], as_json=as_json)
         return
-    with nullcontext() if resume else _created(top, folders, overwrite=overwrite):
+    with without_empty_parents(top), nullcontext() if resume else _created(top, folders, overwrite=overwrite):
         _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet)
 
 
@@ -167,7 +167,7 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
     from topoff.training.records import summarize
     from topoff.training.seed import train_seed
 
-    again = f"Stopped; resume with: topoff train --resume {shlex.quote(str(top))}"
+    again = f"Stopped; resume with: topoff train --resume {quoted(top)}"
     interruption = Interruption(quiet=quiet)
     for folder, config in folders:
         if interruption.wished:  # after the last step of the seed before

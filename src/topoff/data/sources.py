@@ -7,6 +7,7 @@ from pathlib import Path
 from topoff.data.npz import read_npz, read_wordnet
 from topoff.data.pyg_datasets import PYG, read_pyg
 from topoff.machine.cache import Arrays, cache_dir
+from topoff.machine.places import expand_home
 
 
 def _plain(name: str) -> str:
@@ -58,12 +59,12 @@ def known_name(source: str | Path) -> str | None:
 
 def places_of(source: str | Path, *, root: str | Path | None = None) -> list[Path]:
     """Return the two paths that `source` may stand for, in the order in which they are tried."""
-    return [Path(source).expanduser(), _base(root) / source]
+    return [expand_home(source), _base(root) / source]
 
 
 def _base(root: str | Path | None) -> Path:
     """Return the folder of raw files."""
-    return Path(root).expanduser() if root is not None else cache_dir() / "raw"
+    return expand_home(root) if root is not None else cache_dir() / "raw"
 
 
 def graph_file(path: Path) -> Path:

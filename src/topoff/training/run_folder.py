@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Weights = dict[str, "Tensor"]
 CHECKPOINT = Path("checkpoint") / "latest.safetensors"
-CHOSEN = re.compile(r'^(\w+) = (?:"[^"]*"|[^"#\n]*)  # chosen: (.+)$', re.MULTILINE)  # a setting, and why
+CHOSEN = re.compile(r'^(\w+) = (?:"(?:[^"\\\n]|\\.)*"|[^"#\n]*)  # chosen: (.+)$', re.MULTILINE)  # a setting, and why
 
 
 @dataclass(frozen=True)
