@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder, quoted
+from topoff.cli.flags import (
+    AsJson,
+    ConfigFile,
+    MaybeDataset,
+    Quiet,
+    Seeds,
+    command,
+    new_folder,
+    quoted,
+    refuse_two_seeds,
+)
 from topoff.machine.places import without_empty_parents
 from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
 
@@ -71,21 +81,30 @@ def compare(
     from topoff.cli.compare_progress import CompareProgress
     from topoff.experiments.jobs import Job, config_of, parse_methods, split_settings
     from topoff.experiments.processes import train_all
-    from topoff.experiments.table import make_table
+    from topoff.experiments.table import check_target, make_table
+    from topoff.tasks.metrics import METRICS
 
     names = parse_methods(methods)
     shared, own = split_settings(parse_settings(setting or []), names)
-    given = [read_config(config) if config else {}, {"dataset": dataset} if dataset else {}, settings, shared]
+    refuse_two_seeds(seeds, settings, shared)
+    given = [
+        read_config(config) if config is not None else {},
+        {"dataset": dataset} if dataset is not None else {},
+        settings,
+        shared,
+    ]
     base = make_config(*given)
+    if target is not None and base.metric in METRICS:
+        check_target(target, metric=base.metric)
     top = out or new_folder(base.dataset, base.model, kind="compare")
-    numbers = parse_seeds(seeds) if seeds else [base.seed]
+    numbers = [base.seed] if seeds is None else parse_seeds(seeds)
     layers = {key: value for layer in given for key, value in layer.items() if value is not None}
     configs = [config_of(name, seed, base=layers, own=own[name]) for name in names for seed in numbers]
     jobs = [
         Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd())
         for config in configs
     ]
-    with without_empty_parents(top), _begun(top, base, jobs), CompareProgress(quiet=quiet) as progress:
+    with without_empty_parents(top), _begun(top, base, jobs), CompareProgress(quiet=quiet, target=target) as progress:
         failures = train_all(jobs, watcher=progress)
     about = {"dataset": base.dataset, "model": base.model, "epochs": base.epochs, "out": str(top), "command": command()}
     rows: dict[str, Any] = {"methods": names, "seeds": numbers, "own": own, "failures": failures}

@@ -9,13 +9,13 @@ import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from topoff.training.config import FIELDS, Config
+from topoff.training.config import FIELDS, LARGEST_SEED, Config
 
 Verb = Callable[..., None]
 UNSET = {  # what a setting is that nobody gives, where it is not chosen from the graph
@@ -34,7 +34,9 @@ Run = Annotated[Path, typer.Argument(help="Folder of the run.")]
 ConfigFile = Annotated[str | None, typer.Option(help="A TOML file, or the name of a config that ships with topoff.")]
 Seeds = Annotated[str | None, typer.Option(help="Several seeds, such as 0-4 or 0,3: reports mean and deviation.")]
 Split = Annotated[int, typer.Option(help="Which of the dataset's splits to use.", min=0)]
-SplitSeed = Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)]
+SplitSeed = Annotated[
+    int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0, max=LARGEST_SEED)
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 Root = Annotated[str | None, typer.Option(help="Folder with the raw files of PyG datasets.")]
 Trust = Annotated[
@@ -76,6 +78,22 @@ def new_folder(dataset: str, *words: str, kind: str = "") -> Path:
     """Name the folder of a run, or of something of another kind, by its graph, some words and the time."""
     parts = kind, Path(dataset).stem or dataset, *words, datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") for part in parts if part)
+
+
+def refuse_two_seeds(seeds: str | None, *given: Mapping[str, object]) -> None:
+    """Refuse a seed beside --seeds; one in a file may stand there.
+
+    Raises:
+        ValueError: both were given.
+
+    >>> refuse_two_seeds("0-4", {"seed": 3})
+    Traceback (most recent call last):
+    ValueError: Expected --seeds or one seed, not both (got --seeds 0-4 and seed 3); leave one out.
+    """
+    for layer in given:
+        if seeds is not None and layer.get("seed") is not None:
+            got = f"--seeds {seeds} and seed {layer['seed']}"
+            raise ValueError(f"Expected --seeds or one seed, not both (got {got}); leave one out.")
 
 
 def with_settings(verb: Verb) -> Verb:

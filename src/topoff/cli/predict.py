@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from topoff.cli.flags import AsJson, Overwrite, Quiet, Root, Run
+from topoff.machine.places import without_empty_parents
 
 EXAMPLES = """Examples:
 
@@ -42,8 +43,8 @@ def predict(
     from topoff.training.trained import graph_for, open_run, outputs
 
     trained = open_run(run)
-    _check_writable(out)
-    with working("predicting", quiet=quiet):
+    with without_empty_parents(out), working("predicting", quiet=quiet):
+        _check_writable(out)
         graph = graph_for(trained, data, root=root, labels=False)
         table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
         write_predictions(table, out)

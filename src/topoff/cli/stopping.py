@@ -37,17 +37,16 @@ def _signals() -> list[int]:
 
 
 def is_hang_up(number: int) -> bool:
-    """Whether a signal says that the terminal is gone: shell and system may both say so, which is no second wish."""
+    """Whether a signal says that the terminal is gone: shell and system may both say so, which is no second wish.
+
+    >>> is_hang_up(signal.SIGHUP), is_hang_up(signal.SIGTERM)
+    (True, False)
+    """
     return number == getattr(signal, "SIGHUP", None)
 
 
 def interrupt(number: int = signal.SIGINT, *_: object) -> None:
-    """Raise KeyboardInterrupt, as Python does on Ctrl-C; a terminal that is gone says so once.
-
-    >>> interrupt()
-    Traceback (most recent call last):
-    KeyboardInterrupt
-    """
+    """Raise KeyboardInterrupt, as Python does on Ctrl-C; a terminal that is gone says so once."""
     if is_hang_up(number):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder, quoted
+from topoff.cli.flags import (
+    AsJson,
+    ConfigFile,
+    MaybeDataset,
+    Quiet,
+    Seeds,
+    command,
+    new_folder,
+    quoted,
+    refuse_two_seeds,
+)
 from topoff.machine.places import without_empty_parents
 from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config, write_toml
 from topoff.training.run_folder import CHECKPOINT, RunFolder
@@ -45,8 +56,9 @@ def train(
     **settings: Any,
 ) -> None:
     """Train a model in mini-batches that behave like the whole graph; score it exactly, and write a report."""
-    file, named = read_config(config) if config else {}, {"dataset": dataset} if dataset else {}
+    file, named = {} if config is None else read_config(config), {} if dataset is None else {"dataset": dataset}
     given = [file, named, settings, parse_settings(setting or [])]
+    refuse_two_seeds(seeds, *given[2:])
     if resume is not None:
         folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds, "--overwrite": overwrite or None})
         top = resume
@@ -54,7 +66,7 @@ def train(
         base = make_config(*given)
         _warn_of_unused(base, given)
         top = out or new_folder(base.dataset, base.model, base.method)
-        folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
+        folders = _planned(base, top, seeds=None if seeds is None else parse_seeds(seeds))
     if dry_run:
         _explain(folders[0][1], as_json=as_json)
         return
@@ -125,11 +137,12 @@ def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) 
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"Expected --resume without {name} (got {value}): a run is resumed in its own folder.")
-    paths = sorted(top.glob("seed-*"), key=lambda path: int(path.name.partition("-")[2])) or [top]
+    seeds = [path for path in top.glob("seed-*") if re.fullmatch("seed-[0-9]+", path.name)]
+    paths = sorted(seeds, key=lambda path: (len(path.name), path.name)) or [top]  # seed-2 before seed-10
     folders = []
     for path in paths:
-        keys = RunFolder(path).settings().keys
-        config = make_config(keys)
+        settings = RunFolder(path).settings()
+        keys, config = settings.keys, settings.config
         asked = [{key: value for key, value in layer.items() if key != "seed" or len(paths) == 1} for layer in given]
         changed = difference(config, make_config(keys, *asked))
         if changed:

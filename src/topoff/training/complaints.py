@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import typing
 from typing import Any
@@ -37,6 +38,15 @@ def complaint(errors: list[Any]) -> str:
     return f"Expected '{key}' to be {' or '.join(dict.fromkeys(wishes))} (got {shortened(error['input'])})."
 
 
+def located(sentence: str, origin: str) -> str:
+    """Say in a sentence about a setting where that stands.
+
+    >>> located("Expected 'lr' to be finite (got nan).", "own.toml")
+    "Expected 'lr' in own.toml to be finite (got nan)."
+    """
+    return sentence.replace(" to be ", f" in {origin} to be ", 1) if origin else sentence
+
+
 def _wish(text: str) -> str:
     """Return what pydantic wishes a value to be.
 
@@ -57,5 +67,5 @@ def shortened(value: Any) -> str:
     """
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of about {round(value.bit_length() * 0.30103)} digits"
-    text = repr(value)
+    text = value.isoformat() if isinstance(value, datetime.date | datetime.time) else repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -28,17 +28,18 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from topoff.compensation.refresh import Refreshing
 from topoff.machine.places import expand_home
-from topoff.training.complaints import check_value, complaint
+from topoff.training.complaints import check_value, complaint, located
 from topoff.training.toml import LARGEST, parse_toml, toml_comment, toml_value
 
-LARGEST_SEED = 2**63 - 1  # torch takes no larger one
+LARGEST_SEED = 2**32 - 1  # others are made of it, and torch takes none from 2**64 on
 MOST_SEEDS = 1000  # of one command: each is a training
-Natural = Annotated[int, Ge(0), Le(LARGEST_SEED)]
-Positive = Annotated[int, Ge(1), Le(LARGEST_SEED)]
+Natural = Annotated[int, Ge(0), Lt(2**63)]
+Positive = Annotated[int, Ge(1), Lt(2**63)]
 Size = Annotated[float, Ge(0), Lt(math.inf)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
 COMPENSATED = ("top", "drop")  # methods that take any node sets
+JOINT = ("method", "batches")  # settings that are right or wrong together
 MethodName = Literal[  # the keys of methods.METHODS, which would import torch
     "top", "full", "cluster", "drop", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor", "labor-star",
     "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn", "fastgcn",
@@ -58,7 +59,7 @@ class Config:
     root: Annotated[str | None, "Folder with the raw files of PyG datasets."] = None
     split: Annotated[Natural, "Which of the dataset's splits."] = 0
     row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
-    seed: Annotated[Natural, "Random seed."] = 0
+    seed: Annotated[Annotated[int, Ge(0), Le(LARGEST_SEED)], "Random seed."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 
     method: Annotated[MethodName, "How batches are made and run."] = "top"
@@ -107,9 +108,7 @@ class Config:
     optimizer: Annotated[Literal["adam", "adamw", "sgd"], "The optimiser (sgd: momentum 0.9)."] = "adam"
     lr: Annotated[Annotated[float, Gt(0), Lt(math.inf)], "Learning rate."] = 0.01
     weight_decay: Annotated[Size, "Weight decay."] = 0.0
-    outer_decay: Annotated[
-        Size | None, "Weight decay of the output layer and linear layers around the convs."
-    ] = None
+    outer_decay: Annotated[Size | None, "Weight decay of the output layer and linear layers around the convs."] = None
     schedule: Annotated[
         Literal["constant", "cosine", "linear", "step"], "Learning rate over the epochs (step: a tenth at 1/2 and 3/4)."
     ] = "constant"
@@ -125,8 +124,10 @@ class Config:
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
 
-def make_config(*layers: Mapping[str, Any]) -> Config:
+def make_config(*layers: Mapping[str, Any], origin: str = "") -> Config:
     """Return the validated settings; later layers win, and a None in them is as good as absent.
+
+    A file that all of them come from is named in errors as their `origin`.
 
     Raises:
         ValueError: an unknown key, with the nearest one, or a value that a key cannot have.
@@ -137,12 +138,14 @@ def make_config(*layers: Mapping[str, Any]) -> Config:
     for layer in layers:
         _refuse_unknown(layer)
         merged |= {key: value for key, value in layer.items() if value is not None}
-    for key, value in merged.items():
-        check_value(key, value, kind=_kinds()[key])
     try:
+        for key, value in merged.items():
+            check_value(key, value, kind=_kinds()[key])
         config: Config = _adapter().validate_python(merged)
     except ValidationError as error:
-        raise ValueError(complaint(error.errors())) from error
+        raise ValueError(located(complaint(error.errors()), origin)) from error
+    except ValueError as error:
+        raise ValueError(located(str(error), origin)) from error
     if config.refresh is not None:
         Refreshing.parse(config.refresh)
     if config.batches not in (None, *PARTITIONS) and config.method not in COMPENSATED:
@@ -187,7 +190,9 @@ def read_config(source: str | Path) -> dict[str, Any]:
     else:
         remedy = nearest(str(source), shipped_configs(), what="names")
         raise FileNotFoundError(f"Expected a TOML file or the name of a config (got '{source}'); {remedy}")
-    return parse_config(content, origin=str(source))
+    keys = parse_config(content, origin=str(source))
+    make_config({"dataset": "any"}, {key: value for key, value in keys.items() if key not in JOINT}, origin=str(source))
+    return keys
 
 
 def parse_config(content: bytes | str, *, origin: str) -> dict[str, Any]:

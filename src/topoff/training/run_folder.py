@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from topoff.machine.files import replacing
 from topoff.training.config import Config, make_config
 from topoff.training.records import Epoch, Result
+from topoff.training.toml import parse_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,11 +46,12 @@ class Settings:
     keys: dict[str, Any]  # as they stand in the file; none of them need be a setting of this version
     command: str  # that began the run
     reasons: dict[str, str]  # of the settings that were chosen from the graph: why, by key
+    origin: str = ""  # the file
 
     @property
     def config(self) -> Config:
         """Return the validated settings."""
-        return make_config(self.keys)
+        return make_config(self.keys, origin=self.origin)
 
 
 @dataclass(frozen=True)
@@ -135,16 +136,14 @@ class RunFolder:
         """Read config.toml.
 
         Raises:
-            ValueError: it is no TOML.
+            ValueError: it is no flat TOML.
         """
         path = self.path / "config.toml"
-        try:
-            text = path.read_bytes().decode()
-            keys = tomllib.loads(text)
-        except ValueError as error:
-            raise ValueError(f"Expected {path} to be TOML (got {error}); repair it, or train again.") from error
+        content = path.read_bytes()
+        keys, text = parse_toml(content, origin=str(path)), content.decode("utf-8-sig")
         command = text.partition("\n")[0].removeprefix("#").strip() if text.startswith("#") else ""
-        return Settings(keys, command, dict(CHOSEN.findall(text)))
+        reasons = {key: why for key, why in CHOSEN.findall(text) if key in keys}
+        return Settings(keys, command, reasons, str(path))
 
     @property
     def finished(self) -> bool:

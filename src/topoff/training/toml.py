@@ -42,8 +42,7 @@ def _decode(content: bytes, *, origin: str) -> str:
     """Decode a file: UTF-8, with or without a byte order mark."""
     if len(content) > LARGEST:
         raise ValueError(
-            f"Expected {origin} to be a TOML file of settings, at most {LARGEST:,} bytes (got {len(content):,}); name "
-            "another file."
+            f"Expected {origin} to be a TOML file of settings, at most {LARGEST:,} bytes (got more); name another file."
         )
     found = next((name for mark, name in MARKS.items() if content.startswith(mark)), None)
     try:
@@ -62,8 +61,9 @@ def _found(text: str, error: Exception) -> str:
         return "brackets too deep inside each other"
     reason, lines = str(error), text.splitlines() or [""]
     place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", reason)
-    if not place:
-        return "a number of too many digits" if "digits" in reason else reason
+    if not place:  # of Python: a number of thousands of digits
+        number = next((at for at, line in enumerate(lines, 1) if re.search("[0-9_]{4000}", line)), 1)
+        return f"a number of too many digits in line {number}"
     number = min(int(place[1] or len(lines)), len(lines))
     line = lines[number - 1].strip()
     shown = line if len(line) <= 60 else f"{line[:60]}..."
