@@ -12,6 +12,7 @@ import typer
 from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, SpreadsheetSafe, Trust
 from topoff.data.write import check_place, known_names
 from topoff.machine.files import replacing
+from topoff.training.config import LARGEST_SEED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,7 @@ def partition(
         str,
         typer.Option(help=".npz with 'parts' (and 'node_ids' where known), or .csv with the columns node and part."),
     ] = "parts.npz",
-    seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0, max=LARGEST_SEED)] = 0,
     spreadsheet_safe: SpreadsheetSafe = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,

@@ -20,6 +20,7 @@ from topoff.cli.flags import (
     Trust,
     refuse_foreign_run,
 )
+from topoff.machine.places import without_empty_parents
 
 EXAMPLES = """Examples:
 
@@ -65,8 +66,8 @@ def predict(
         refuse_source(out, source, root=place)
     if out.exists() and not overwrite:
         raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
-    _check_writable(out)
-    with working("predicting", quiet=quiet):
+    with without_empty_parents(out), working("predicting", quiet=quiet):
+        _check_writable(out)
         graph = graph_for(trained, data, root=root, labels=False)
         changed = has_changed(trained, graph) if data is None else None
         table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from topoff.data.sources import graph_file, known_name, places_of
 from topoff.data.write import TABLES
+from topoff.machine.places import expand_home
 
 
 def refuse_source(out: str | Path, source: str | Path, *, root: str | Path | None = None, inside: bool = False) -> None:
@@ -26,7 +27,7 @@ def refuse_source(out: str | Path, source: str | Path, *, root: str | Path | Non
     ...         print(str(error).partition(" (got")[0])
     Expected the output to lie apart from the graph that is read
     """
-    path = Path(out).expanduser().resolve()
+    path = expand_home(out).resolve()
     for place in dict.fromkeys(_places(source, root=root)):
         files = [file.resolve() for file in _files(place)]
         within = path.is_relative_to(place) and (inside or path == place or path.is_relative_to(place / "raw"))

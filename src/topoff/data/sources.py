@@ -19,6 +19,7 @@ from topoff.data.npz import read_npz, read_wordnet
 from topoff.data.pyg_datasets import PYG, missing_files, raw_files, read_pyg
 from topoff.data.refusal import refuse
 from topoff.machine.cache import Arrays, cache_dir
+from topoff.machine.places import expand_home
 
 PREFIX = "name:"  # before a name that is not to be taken for a path
 
@@ -60,7 +61,7 @@ def find_source(source: str | Path, *, root: str | Path | None = None) -> Source
     name = known_name(source)
     if forced or not _is_possible(str(source)):
         return Source(str(source), name or _refuse_name(source), Path(), base)
-    here, below = (_expanded(source), base / source)
+    here, below = places_of(source, root=root)
     if name is None:
         found = next((path for path in (here, below) if _is_graph(path)), here)
         if (
@@ -120,6 +121,12 @@ def known_name(source: str | Path) -> str | None:
     return GRAPHS.get(_plain(source.removeprefix(PREFIX))) if isinstance(source, str) else None
 
 
+def places_of(source: str | Path, *, root: str | Path | None = None) -> list[Path]:
+    """Return the two paths that `source` may stand for, in the order in which they are tried."""
+    spelt = str(source).removeprefix(PREFIX)
+    return [expand_home(spelt), _base(root) / spelt]
+
+
 def graph_file(path: Path) -> Path:
     """Return the .npz file that a path stands for: itself, or the graph in the folder."""
     if not path.is_dir():
@@ -138,15 +145,7 @@ def is_table_folder(path: Path) -> bool:
 
 def _base(root: str | Path | None) -> Path:
     """Return the folder of raw files."""
-    return _expanded(root) if root is not None else cache_dir() / "raw"
-
-
-def _expanded(path: str | Path) -> Path:
-    """Return the path with the user's home instead of `~`; as it is where there is no such home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+    return expand_home(root) if root is not None else cache_dir() / "raw"
 
 
 def _is_possible(path: str) -> bool:

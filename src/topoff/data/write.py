@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topoff.data.layout import SPLITS
+from topoff.machine.places import expand_home
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +47,7 @@ def check_place(out: str, *, overwrite: bool) -> Path:
     Traceback (most recent call last):
     ValueError: Expected the folder of OUT to exist (got no folder /nowhere); create it first.
     """
-    path = Path(out).expanduser().resolve()
+    path = expand_home(out).resolve()
     if not path.parent.is_dir():
         raise ValueError(f"Expected the folder of OUT to exist (got no folder {path.parent}); create it first.")
     if not path.exists():

@@ -142,7 +142,9 @@ def _cause_of_death(code: int | None) -> str:
 def _work(job: Job, sender: Connection, cache: str) -> None:
     """Run a job, the main function of its process: tell what happens, and in the end how it went."""
     teller = _Teller(sender)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first one decides
+    for name in ("SIGINT", "SIGHUP"):  # which reach all processes: the first one decides
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, teller.stop)
     keep_freed_memory()
     os.environ["TOPOFF_CACHE"] = cache

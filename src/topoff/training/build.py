@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +125,12 @@ def device_of(name: str) -> torch.device:
     """Return the device that a name means."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    wrong = f"Expected device to be auto, cpu or a cuda device that is there (got '{name}'"
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", name):
+        raise ValueError(f"{wrong}); leave it out for auto.")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        came = f"'{name}': {str(error).splitlines()[0]}"
-        raise ValueError(f"Expected device to be auto, cpu or a cuda device that is there (got {came}).") from error
+        raise ValueError(f"{wrong}, but {torch.cuda.device_count()} cuda devices); leave it out for auto.") from error
     return device
