@@ -27,8 +27,9 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from topoff.compensation.refresh import Refreshing
 
-Natural = Annotated[int, Ge(0)]
-Positive = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0), Lt(2**32)]  # what libraries take for a seed or a count
+Positive = Annotated[int, Ge(1), Lt(2**32)]
+Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
 Rate = Annotated[float, Ge(0), Lt(1)]
 PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
 COMPENSATED = ("top", "drop")  # methods that take any node sets
@@ -65,11 +66,11 @@ class Config:
     train_only: Annotated[bool, "Batch only the training nodes; all others are compensated."] = False
     rank: Annotated[int | float | None, "Rank of the compensation, or the share of energy to keep (below 1)."] = None
     estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
-    inits: Annotated[Positive | None, "Number of networks behind the first basis."] = None
+    inits: Annotated[Annotated[int, Ge(1), Le(100)] | None, "Number of networks behind the first basis."] = None
     refresh: Annotated[str | None, "never, every=E (epochs) or adaptive."] = None
     fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
-    hops: Annotated[Positive, "Depth of a target's subgraph (shadow)."] = 2
-    walk_length: Annotated[Positive, "Steps of a random walk (saint-walk)."] = 2
+    hops: Annotated[Repeated, "Depth of a target's subgraph (shadow)."] = 2
+    walk_length: Annotated[Repeated, "Steps of a random walk (saint-walk)."] = 2
     mix: Annotated[Annotated[float, Ge(0), Le(1)] | None, "Share of fresh values in histories (lmc, graphfm)."] = None
 
     model: Annotated[
