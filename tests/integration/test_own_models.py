@@ -6,9 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from commands import Command
 from graph_files import ring
+from topoff.experiments.jobs import Job, Watcher
+from topoff.experiments.processes import train_job
+from topoff.models.by_name import make_model
+from topoff.training.build import make_setup
+from topoff.training.config import make_config
 
 TOP = "import sys\nimport torch\nfrom torch import nn\nfrom torch_geometric.nn import GCNConv\n\n\n"
 CLASS = """class Net(nn.Module):
@@ -21,7 +27,6 @@ CLASS = """class Net(nn.Module):
 """
 RETURN = "        return self.conv(x, edge_index)\n"
 MADE = "        self.conv = GCNConv(in_channels, out_channels)\n"
-TINY = ["--epochs", "2", "--method", "full", "--quiet"]
 COUNT = 0
 
 
@@ -175,8 +180,114 @@ def refused(command: Command, place: Path, *words: object, sentence: str) -> Non
     assert left == before
 
 
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_model_that_does_not_work_is_one_sentence(command: Command, place: Path, kind: str) -> None:
+def test_a_model_that_does_not_work_is_one_sentence(tmp_path: Path, kind: str) -> None:
+    text, sentence = WRONG[kind]
+    config = make_config({"dataset": "graph.npz", "model": write(tmp_path, text), "method": "full"})
+    with pytest.raises(ValueError, match=f"^Expected .*{sentence}"):
+        make_setup(config, ring())
+
+
+EVERYWHERE = {  # verbs that use a model of the user's
+    "train": ("train graph.npz --out run", "a forward that exits in training"),
+    "dry run": ("train graph.npz --dry-run", "a tuple"),
+    "measure": ("measure graph.npz --epochs 1", "too few columns"),
+    "constructor": ("train graph.npz --out run", "a constructor that exits"),
+    "module": ("train graph.npz --out run", "a module that exits"),
+    "several seeds": ("train graph.npz --out run --seeds 0-1", "a forward that is stopped"),
+}
+
+
+@pytest.mark.parametrize("verb", EVERYWHERE)
+def test_every_verb_tries_the_model_first(command: Command, place: Path, verb: str) -> None:
+    line, kind = EVERYWHERE[verb]
     text, sentence = WRONG[kind]
     name = write(place, text)
-    refused(command, place, "train", "graph.npz", "--model", name, *TINY, "--out", "run", sentence=sentence)
+    refused(command, place, *line.split(), "--model", name, sentence=sentence)
+
+
+def test_a_job_of_a_comparison_tries_the_model_first(place: Path) -> None:
+    text, sentence = WRONG["a forward that exits"]
+    config = make_config({"dataset": "graph.npz", "model": write(place, text), "method": "full"})
+    with pytest.raises(ValueError, match=sentence):
+        train_job(Job(config, place / "run", "topoff compare"), watcher=Watcher())
+
+
+def test_a_model_that_fails_later_leaves_its_best_weights(command: Command, place: Path) -> None:
+    late = "self.calls = getattr(self, 'calls', 0) + self.training"
+    name = write(place, forward(late, "if self.calls > 7: sys.exit(0)", RETURN.strip()))
+    done = command("train", "graph.npz", "--model", name, "--epochs", "9", "--method", "full", "--out", "run", code=2)
+    assert re.search(
+        r"topoff: Expected the model to run \(got mine\d+.py, line 14, in forward: SystemExit: 0\)", done.err
+    )
+    assert (place / "run" / "model.safetensors").is_file()
+
+
+def test_a_training_that_diverges_leaves_its_best_weights(command: Command, place: Path) -> None:
+    once = ["if self.training: self.calls = getattr(self, 'calls', 0) + 1"]
+    name = write(
+        place, forward(*once, "return self.conv(x, edge_index) * (1e200 if getattr(self, 'calls', 0) == 7 else 1)")
+    )
+    words = ["--epochs", "9", "--method", "full", "--lr", "1e200", "--optimizer", "sgd", "--out", "run", "--quiet"]
+    done = command("train", "graph.npz", "--model", name, *words, code=2)
+    assert re.fullmatch(r"topoff: Expected .* \(got .*epoch \d.*\); lower --lr, or set --clip 1.0.*\n", done.err)
+
+
+def test_weights_and_features_are_named_as_the_reason(command: Command, place: Path) -> None:
+    data = ring()
+    data.edge_weight = -torch.ones(data.num_edges, dtype=torch.float64)
+    np.savez("negative.npz", **{key: value.numpy() for key, value in data})
+    negative = (
+        r"gcn's output to be finite \(got nan .*: 60 of 60 edge weights are negative.*\); make the weights positive"
+    )
+    refused(command, place, "train", "negative.npz", "--out", "run", "--quiet", sentence=negative)
+    data = ring()
+    data.x *= 1e300
+    np.savez("huge.npz", **{key: value.numpy() for key, value in data})
+    huge = r"to be finite \(got .*: the largest \|x\| is .*e\+300, and below 1 it is finite\); scale the features"
+    refused(command, place, "train", "huge.npz", "--out", "run", "--quiet", sentence=huge)
+
+
+@pytest.mark.parametrize(("key", "model"), [("hidden", "gcn"), ("layers", "sage"), ("heads", "gat"), ("hidden", "own")])
+def test_sizes_that_no_memory_holds_are_refused_before_they_are_allocated(
+    command: Command, place: Path, key: str, model: str
+) -> None:
+    model = (
+        write(
+            place,
+            TOP
+            + CLASS.replace("out_channels):", "out_channels, hidden_channels):").replace(
+                MADE, MADE + "        self.wide = nn.Linear(hidden_channels, hidden_channels)\n"
+            ),
+        )
+        if model == "own"
+        else model
+    )
+    sentence = rf"fits into memory \(got {key} 1,000,000,000, which needs about .* are free\); lower {key}"
+    words = ["--model", model, f"--{key}", 10**9, "--out", "run", "--quiet"]
+    refused(command, place, "train", "graph.npz", *words, sentence=sentence)
+
+
+def test_memory_that_runs_out_is_one_sentence(command: Command, place: Path) -> None:
+    name = write(place, forward("torch.empty(2**50)", RETURN.strip()))
+    sentence = r"enough memory \(got .*are free\); choose smaller batches"
+    refused(command, place, "train", "graph.npz", "--model", name, "--out", "run", "--quiet", sentence=sentence)
+
+
+def test_nothing_is_drawn_and_no_statistics_move(place: Path) -> None:
+    norm = made("self.conv = GCNConv(in_channels, out_channels)", "self.norm = nn.BatchNorm1d(out_channels)")
+    name = write(
+        place, norm.replace(RETURN, "        return nn.functional.dropout(self.norm(self.conv(x, edge_index)))\n")
+    )
+    config, data = make_config({"dataset": "x", "model": name, "method": "full"}), ring()
+    torch.manual_seed(config.seed)
+    fresh = make_model(name, in_channels=4, out_channels=3).double()
+    after = torch.get_rng_state()
+    setup = make_setup(config, data)
+    assert torch.equal(torch.get_rng_state(), after)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(fresh.state_dict().values(), setup.model.state_dict().values(), strict=True)
+    )
+    assert all(parameter.grad is None for parameter in setup.model.parameters())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from topoff.tasks.task import Task, task_of
 from topoff.training.config import Config
 from topoff.training.defaults import Choice, choose
 from topoff.training.model_check import check_model
+from topoff.training.sizes import check_sizes, warn_of_memory
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,17 @@ def make_setup(config: Config, data: Data) -> Setup:
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
     torch.manual_seed(config.seed)
     name = model_of(chosen.method, chosen.model)
+
+    def sized(**sizes: Any) -> nn.Module:
+        """Build the model with other sizes."""
+        return model_for(replace(chosen, **sizes), data, outputs=task.outputs)
+
+    check_sizes(sized, chosen, data)
     model = model_for(chosen, data, outputs=task.outputs)
     with user_code(f"{name} to be a whole torch.nn.Module", remedy="call super().__init__() first in its __init__"):
         model = model.to(device_of(config.device), data.x.dtype)
     check_model(model, data, task=task, name=name)
+    warn_of_memory(chosen, data, model)
     return Setup(chosen, choices, data, task, class_names(data, task), model)
 
 

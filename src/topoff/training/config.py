@@ -33,8 +33,9 @@ from topoff.training.toml import LARGEST, parse_toml, toml_comment, toml_value
 
 LARGEST_SEED = 2**32 - 1  # others are made of it, and torch takes none from 2**64 on
 MOST_SEEDS = 1000  # of one command: each is a training
-Natural = Annotated[int, Ge(0), Lt(2**63)]
-Positive = Annotated[int, Ge(1), Lt(2**63)]
+Natural = Annotated[int, Ge(0), Lt(2**32)]  # what libraries take for a seed or a count
+Positive = Annotated[int, Ge(1), Lt(2**32)]
+Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
 Size = Annotated[float, Ge(0), Lt(math.inf)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
@@ -76,11 +77,11 @@ class Config:
         "Rank of the compensation, or the share of energy to keep (below 1).",
     ] = None
     estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
-    inits: Annotated[Positive | None, "Number of networks behind the first basis."] = None
+    inits: Annotated[Annotated[int, Ge(1), Le(100)] | None, "Number of networks behind the first basis."] = None
     refresh: Annotated[str | None, "never, every=E (epochs) or adaptive."] = None
     fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
-    hops: Annotated[Positive, "Depth of a target's subgraph (shadow)."] = 2
-    walk_length: Annotated[Positive, "Steps of a random walk (saint-walk)."] = 2
+    hops: Annotated[Repeated, "Depth of a target's subgraph (shadow)."] = 2
+    walk_length: Annotated[Repeated, "Steps of a random walk (saint-walk)."] = 2
     mix: Annotated[Annotated[float, Ge(0), Le(1)] | None, "Share of fresh values in histories (lmc, graphfm)."] = None
 
     model: Annotated[

@@ -54,8 +54,6 @@ class Settings:
         except ValueError as error:
             unknown = [key for key in self.keys if key not in FIELDS]
             newer = f" (topoff {version('topoff')} does not know '{unknown[0]}': a newer one may)" if unknown else ""
-                f" (topoff {version('topoff')} does not know '{unknown[0]}': a newer version may)" if unknown else ""
-            )
             raise ValueError(f"{error}{newer}") from error
 
 
