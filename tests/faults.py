@@ -1,0 +1,382 @@
+"""Faults on purpose: runs of the command line that are killed, or whose disk fails, at a chosen moment.
+
+`scripts/kills.py`, `scripts/disks.py` and `tests/integration/test_faults.py` share this. A verb runs in a real process
+of its own; a server that has imported torch once forks it, so that it starts in milliseconds.
+
+Where a fault strikes is told by counting: the changes of the disk under one folder (files opened to be written, bytes
+written, flushed, folders made, names moved or removed), or the calls of a function that stands for a phase.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import hashlib
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+MODULES = ("topoff", "topoff.cli.app", "topoff.training.seed", "topoff.training.predictions", "topoff.report.page",
+           "topoff.experiments.page", "topoff.experiments.table", "topoff.experiments.processes", "rich.progress",
+           "matplotlib.backends.backend_svg", "pyarrow.parquet", "torchmetrics")  # fmt: skip
+PHASES = {
+    "preparation": "topoff.methods.top:Top.prepare",
+    "step": "topoff.training.loop:Training.step",
+    "evaluation": "topoff.methods.top:Top.exact",
+    "checkpoint": "topoff.training.run_folder:RunFolder.save",
+    "result": "topoff.training.run_folder:RunFolder.save_model",
+    "report": "topoff.report.page:write_report",
+    "seeds": "topoff.training.seed:train_seed",
+}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+MOVES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod")
+FREEING = ("os.rename", "os.remove", "os.rmdir", "os.chmod")  # what a full disk still allows
+RELATIVE = ("os.remove", "os.rmdir", "os.mkdir")  # of which the last argument is the folder that the path is seen from
+FULL = (errno.ENOSPC, errno.EDQUOT)
+TIMES = ("seconds", "rss_mb", "date", "machine", "command", "load", "time_to_target")  # differ between any two runs
+NODES = 120
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Say when a process fails, and how: with an error of the disk, or (`error` 0) killed."""
+
+    at: float = 0  # which change of the disk, from 1, or which call of the phase; without either, seconds
+    error: int = 0  # of the system; 0: SIGKILL
+    phase: str = ""  # a key of PHASES; "disk": changes of the disk; "": seconds after the start
+    delay: float = 0.0  # seconds into the call of a phase
+    lasting: bool = False  # whether the disk fails from then on, or once
+    group: bool = False  # kill the processes that this one has started as well
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Hold how a process ended."""
+
+    code: int  # exit code; -9: killed
+    err: str  # stderr
+    seconds: float
+    changes: list[str] = field(default_factory=list)  # of the disk that it made, where they were counted
+
+    @property
+    def sentences(self) -> list[str]:
+        """Return the lines of stderr that are no warnings."""
+        return [line for line in self.err.splitlines() if not line.startswith("topoff: warning: ")]
+
+
+class Disk:
+    """Count the changes of the disk under a folder while it is watched, and let some of them fail, in this process."""
+
+    watched: ClassVar[list[Disk]] = []  # at most one; Python never forgets an audit hook, so that there is one for all
+
+    def __init__(self, root: Path, fault: Fault | None = None) -> None:
+        self.root, self.fault = f"{root}/", fault or Fault()
+        self.changes: list[str] = []
+        self.log: int | None = None  # a file to note the changes in
+        self._busy = threading.local()
+
+    @contextmanager
+    def watching(self) -> Iterator[Disk]:
+        """Watch this process."""
+        if not Disk.watched:
+            sys.addaudithook(lambda event, arguments: Disk.watched[-1].heard(event, arguments))
+            Disk.watched.append(self)
+        before = (io.open, os.fsync)
+        Disk.watched[-1] = self
+        io.open = builtins.open = partial(self._opened, before[0])  # type: ignore[assignment]
+        os.fsync = partial(self._flushed, before[1])  # type: ignore[assignment]
+        try:
+            yield self
+        finally:
+            io.open, os.fsync = before  # type: ignore[assignment]
+            builtins.open = before[0]
+            Disk.watched[-1] = Disk(Path(os.devnull))
+
+    def change(self, event: str, path: Any) -> None:
+        """Note a change; fail where it is time to."""
+        if isinstance(path, int):
+            path = os.readlink(f"/proc/self/fd/{path}")
+        name = os.path.abspath(os.fsdecode(path))
+        if getattr(self._busy, "here", False) or not name.startswith(self.root):
+            return
+        self._busy.here = True
+        try:
+            self.changes.append(f"{event} {name.removeprefix(self.root)}")
+            if self.log is not None:
+                os.write(self.log, f"{self.changes[-1]}\n".encode())
+            self._fail(event, name)
+        finally:
+            self._busy.here = False
+
+    def _fail(self, event: str, name: str) -> None:
+        fault, count = self.fault, len(self.changes)
+        if fault.phase != "disk" or not fault.at or count < fault.at:
+            return
+        if not fault.error:
+            _strike(fault)
+        if count > fault.at and not fault.lasting:
+            return
+        if fault.error not in FULL or event not in FREEING:
+            raise OSError(fault.error, os.strerror(fault.error), name)
+
+    def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Hear of what Python is about to do, whoever asked for it."""
+        if event in MOVES:
+            folder = arguments[-1] if isinstance(arguments[-1], int) and arguments[-1] > 0 and event in RELATIVE else None
+            self.change(event, arguments[0] if folder is None else f"{os.readlink(f'/proc/self/fd/{folder}')}/{arguments[0]}")
+        elif event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING:
+            self.change(event, arguments[0])
+
+    def _opened(self, opened: Any, file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
+        """Open a file so that its writes are counted, too."""
+        own = not isinstance(file, int) and os.path.abspath(os.fsdecode(file)).startswith(self.root)
+        if not own or "r" in mode or kwargs.get("opener"):
+            return opened(file, mode, buffering, *args, **kwargs)
+        raw = _Torn(os.fspath(file), mode.replace("t", "").replace("b", ""))
+        raw.disk = self
+        if "b" in mode:
+            return raw if buffering == 0 else (io.BufferedRandom if "+" in mode else io.BufferedWriter)(raw)
+        return io.TextIOWrapper(io.BufferedWriter(raw), *args, **kwargs)
+
+    def _flushed(self, flushed: Callable[[int], None], file: int) -> None:
+        self.change("os.fsync", file)
+        flushed(file)
+
+
+class _Torn(io.FileIO):
+    """A file whose bytes are written in two halves: the fault strikes in between."""
+
+    disk: Disk
+
+    def write(self, content: Any, /) -> int:
+        """Write all bytes."""
+        view = memoryview(content).cast("B")
+        done = super().write(view[: len(view) // 2]) if len(view) > 1 else 0
+        self.disk.change("write", self.name)
+        while done < len(view):
+            done += super().write(view[done:])
+        return done
+
+
+def _strike(fault: Fault) -> None:
+    """Kill this process."""
+    os.killpg(0, signal.SIGKILL) if fault.group else os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _strike_after(seconds: float, fault: Fault) -> None:
+    """Kill this process some seconds from now."""
+
+    def strike() -> None:
+        time.sleep(seconds)
+        _strike(fault)
+
+    threading.Thread(target=strike, daemon=True).start()
+
+
+def _arm_phase(fault: Fault) -> None:
+    """Kill in the `at`-th call of a phase."""
+    module, _, path = PHASES[fault.phase].partition(":")
+    owner: Any = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, name), [0]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == fault.at:
+            _strike_after(fault.delay, fault)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def _run(arguments: list[str], place: str, fault: Fault, count: bool, plots: bool) -> None:  # noqa: FBT001
+    """Run a verb, the main function of its process."""
+    import torch
+
+    from topoff.cli import app
+
+    root = Path(place)
+    os.setsid()  # Ctrl-C of the user and kills of the whole group stay apart
+    for number, name in ((0, os.devnull), (1, root / "stdout"), (2, root / "stderr")):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644), number)
+    os.environ |= {"TOPOFF_CACHE": str(root / "disk" / "cache"), "TMPDIR": str(root / "disk" / "temp")}
+    tempfile.tempdir = None  # the server's own
+    os.chdir(root / "disk")
+    torch.set_num_threads(1)
+    sys.argv = ["topoff", *arguments]
+    if not plots:
+        importlib.import_module("topoff.report.page").build_report = lambda top: "no plots"
+    disk = Disk(root / "disk", fault)
+    disk.log = os.open(root / "changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    if fault.phase in PHASES:
+        _arm_phase(fault)
+    elif not fault.phase and fault.at:
+        _strike_after(fault.at, fault)
+    with disk.watching() if count or fault.phase == "disk" else nullcontext():
+        app.main()
+
+
+def _await_group(leader: int) -> None:
+    """Wait for the processes that a killed one has started: they notice that nobody listens."""
+    for _ in range(600):
+        try:
+            os.killpg(leader, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.killpg(leader, signal.SIGKILL)
+
+
+class Machine:
+    """Run verbs in processes of their own; `place/disk` is the disk that faults happen on.
+
+    Runs lie in `place/disk`, beside the cache and the temporary files of the processes.
+    """
+
+    def __init__(self, place: Path, *, plots: bool = True) -> None:
+        self.place, self.disk, self.plots = place, place / "disk", plots  # plots take most of the time of a small run
+        (self.disk / "temp").mkdir(parents=True, exist_ok=True)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(list(MODULES))
+
+    def clear(self) -> None:
+        """Forget the run before, and the cache: preparations are interrupted, too."""
+        for path in [*self.disk.glob("run"), *self.disk.glob(".run.*"), self.disk / "cache", self.disk / "temp"]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def start(self, *arguments: object, fault: Fault | None = None, count: bool = False) -> ForkServerProcess:
+        """Start a verb."""
+        (self.disk / "temp").mkdir(exist_ok=True)
+        words = [str(argument) for argument in arguments]
+        process = self._context.Process(target=_run, args=(words, str(self.place), fault or Fault(), count, self.plots))
+        process.start()
+        return process
+
+    def run(self, *arguments: object, fault: Fault | None = None, count: bool = False) -> Ended:
+        """Run a verb to its end, whichever that is."""
+        start = time.perf_counter()
+        process = self.start(*arguments, fault=fault, count=count)
+        process.join(300)
+        _await_group(process.pid or 0)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutError(f"Expected `topoff {' '.join(map(str, arguments))}` to end (got 300 s of {fault}).")
+        changes = (self.place / "changes").read_text().splitlines()
+        err = (self.place / "stderr").read_text(errors="replace")
+        return Ended(process.exitcode, err, time.perf_counter() - start, changes)
+
+
+def write_graph(path: Path) -> Path:
+    """Write a random graph of three classes."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, NODES)
+    x = (np.eye(3)[y] + rng.normal(size=(NODES, 3))).astype(np.float32)
+    np.savez(path, x=x, y=y, edge_index=rng.integers(0, NODES, (2, 4 * NODES)))
+    return path
+
+
+SETTINGS = ["--epochs", "4", "--hidden", "8", "--layers", "2", "--ratio", "0.25", "--rank", "4", "--dropout", "0.3"]
+SETTINGS += ["--eval-every", "2", "--refresh", "every=2", "--checkpoint-seconds", "0", "--quiet"]
+
+
+def timeless(value: Any) -> Any:
+    """Leave out of a record what differs between any two runs: times, memory, date."""
+    if isinstance(value, dict):
+        return {key: timeless(item) for key, item in value.items() if not key.endswith(TIMES)}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def bits(top: Path) -> dict[str, Any]:
+    """Return what must be the same in two runs, by file: weights, metrics, results, details, predictions."""
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".safetensors": lambda path: hashlib.sha256(path.read_bytes()).hexdigest(),
+        ".jsonl": lambda path: [timeless(json.loads(line)) for line in path.read_text().splitlines()],
+        ".json": lambda path: timeless(json.loads(path.read_text())),
+        ".csv": Path.read_text,
+    }
+    names = ("model.safetensors", "metrics.jsonl", "result.json", "details.json", "measured.json", "predictions.csv")
+    found = [path for name in names for path in sorted(top.rglob(name)) if not path.parent.name.endswith(".part")]
+    return {str(path.relative_to(top)): readers[path.suffix](path) for path in found}
+
+
+def leftovers(disk: Path) -> list[str]:
+    """Name the files of processes that were killed or refused: drafts, and what lies in the temporary folder."""
+    return [str(path.relative_to(disk)) for path in disk.rglob("*") if path.name.endswith(".part") or (path.parent.name == "temp" and not path.name.startswith("torch_geometric"))]  # fmt: skip
+
+
+def refused_well(ended: Ended) -> bool:
+    """Whether a process that did not succeed said so in one sentence."""
+    said = ended.sentences
+    if ended.code == 0:
+        return not said
+    return ended.code in (1, 2) and len(said) == 1 and said[0].startswith("topoff: ") and "unexpected" not in said[0]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Run one command with faults, bring it to its end as a user would, and compare it with one that was left alone."""
+
+    machine: Machine
+    begin: list[object]  # the command, without --out
+    whole: dict[str, Any]  # bits of the run that was left alone
+    predict: bool = False  # whether predictions are among them
+
+    @classmethod
+    def of(cls, machine: Machine, *begin: object, predict: bool = False) -> tuple[Trial, Ended]:
+        """Leave a run alone; return what it is compared by, and how it ended."""
+        run, trial = machine.disk / "whole", cls(machine, list(begin), {}, predict)
+        ended = machine.run(*begin, "--out", run, count=True)
+        if ended.code:
+            raise ValueError(f"Expected a run without a fault to end well (got {ended.code} {ended.err}).")
+        return replace(trial, whole=trial.bits(run)), ended
+
+    def survive(self, *faults: Fault) -> tuple[str, list[Ended]]:
+        """Return what is wrong, if anything, and how the processes ended that had the faults."""
+        run, ended = self.machine.disk / "run", list[Ended]()
+        self.machine.clear()
+        for fault in faults:
+            ended.append(self.go_on(run, fault))
+            if fault.error and not refused_well(ended[-1]):
+                return f"not one sentence: {ended[-1].code} {ended[-1].err}", ended
+        last = self.go_on(run)
+        if last.code:
+            return f"cannot go on: {last.code} {last.err}", ended
+        left = [path for path in leftovers(self.machine.disk) if path.startswith("run/")]
+        if left:
+            return f"left behind: {left}", ended
+        found = self.bits(run)
+        different = [key for key in self.whole.keys() | found.keys() if found.get(key) != self.whole.get(key)]
+        return (f"other bits in {different}" if different else ""), ended
+
+    def go_on(self, run: Path, fault: Fault | None = None) -> Ended:
+        """Resume a run where there is something to resume, else begin it."""
+        if self.begin[0] == "train" and (run / "config.toml").is_file():
+            return self.machine.run("train", "--resume", run, "--quiet", fault=fault)
+        return self.machine.run(*self.begin, "--out", run, fault=fault)
+
+    def bits(self, run: Path) -> dict[str, Any]:
+        """Return the bits of a finished run."""
+        for model in sorted(run.rglob("model.safetensors")) if self.predict else ():
+            done = self.machine.run("predict", model.parent, "--out", model.with_name("predictions.csv"), "--quiet")
+            if done.code:
+                raise ValueError(f"Expected predictions of {model.parent} (got {done.code} {done.err}).")
+        return bits(run)
