@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder
+from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, Trust, command, new_folder
+from topoff.machine.lock import locked
 from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
+from topoff.training.trust import refuse_foreign
 
 if TYPE_CHECKING:
     from topoff.experiments.jobs import Job
@@ -56,6 +58,7 @@ def compare(
             "[default: runs/compare-<dataset>-<model>-<time>]"
         ),
     ] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     method: Annotated[str | None, typer.Option("--method", hidden=True)] = None,
@@ -78,12 +81,14 @@ def compare(
     shared, own = split_settings(parse_settings(setting or []), names)
     given = [read_config(config) if config else {}, {"dataset": dataset} if dataset else {}, settings, shared]
     base = make_config(*given)
+    said = [layer["model"] for layer in given[2:] if layer.get("model") is not None]  # by the user, not by a file
+    refuse_foreign(base.model, origin=config, named=said[-1] if said else None, trust=trust, command=command())
     top = out or new_folder(base.dataset, base.model, kind="compare")
     numbers = parse_seeds(seeds) if seeds else [base.seed]
     layers = {key: value for layer in given for key, value in layer.items() if value is not None}
     configs = [config_of(name, seed, base=layers, own=own[name]) for name in names for seed in numbers]
     jobs = [
-        Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd())
+        Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd(), trust)
         for config in configs
     ]
     with _begun(top, base, jobs), CompareProgress(quiet=quiet) as progress:
@@ -120,6 +125,7 @@ def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
 
     Raises:
         FileExistsError: the folder holds something else than a comparison.
+        ValueError: another process is at work there.
     """
     from topoff.experiments.table import SETTINGS
     from topoff.training.run_folder import RunFolder
@@ -132,20 +138,23 @@ def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
             "train); choose another --out."
         )
     if new:
-        RunFolder(top).create().write(SETTINGS, write_toml(base, command=command()))
+        RunFolder(top).create()
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        for job in jobs:
-            begin(job.config, RunFolder(job.folder), command=job.command)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        yield
-    except KeyboardInterrupt as stop:
-        named = any(word == "--out" or word.startswith("--out=") for word in sys.argv)
-        again = command() if named else f"{command()} --out {shlex.quote(str(top))}"
-        raise KeyboardInterrupt(f"Stopped; resume with: {again}") from stop
-    except Exception:
-        if new and not any(top.glob("*/seed-*/metrics.jsonl")):
-            shutil.rmtree(top, ignore_errors=True)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with locked(top):
+        try:
+            if not (top / SETTINGS).is_file():
+                RunFolder(top).create().write(SETTINGS, write_toml(base, command=command()))
+            for job in jobs:
+                begin(job.config, RunFolder(job.folder), command=job.command)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            yield
+        except KeyboardInterrupt as stop:
+            named = any(word == "--out" or word.startswith("--out=") for word in sys.argv)
+            again = command() if named else f"{command()} --out {shlex.quote(str(top))}"
+            raise KeyboardInterrupt(f"Stopped; resume with: {again}") from stop
+        except Exception:
+            if new and not any(top.glob("*/seed-*/metrics.jsonl")):
+                shutil.rmtree(top, ignore_errors=True)
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)

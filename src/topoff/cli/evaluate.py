@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Quiet, Root, Run
+from topoff.cli.flags import AsJson, OwnModel, Quiet, Root, Run, Trust, refuse_foreign_run
 from topoff.cli.format import percent
 from topoff.data.layout import SPLITS
 
@@ -25,6 +25,8 @@ def evaluate(
     compensated: Annotated[
         bool, typer.Option("--compensated", help="Also score batches, compensated from the final weights.")
     ] = False,
+    model: OwnModel = None,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -33,14 +35,17 @@ def evaluate(
 
     from topoff.cli.summaries import console, working
     from topoff.training.trained import evaluate as score
-    from topoff.training.trained import graph_for, open_run
+    from topoff.training.trained import graph_for, has_changed, open_run
 
-    trained = open_run(run)
+    refuse_foreign_run(run, named=model, trust=trust)
+    trained = open_run(run, trust=trust, model=model)
     with working("scoring", quiet=quiet):
-        result = score(trained, graph_for(trained, data, root=root, labels=True), compensated=compensated)
+        graph = graph_for(trained, data, root=root, labels=True)
+        changed = has_changed(trained, graph) if data is None else None
+        result = score(trained, graph, compensated=compensated)
     result = json.loads(json.dumps(result), parse_constant=lambda _: None)  # an empty split scores NaN: no JSON
     if as_json:
-        typer.echo(json.dumps({"run": str(run), **result}))
+        typer.echo(json.dumps({"run": str(run), **result, "data_changed": changed}))
         return
     beside = result.get("compensated")
     table = Table("split", f"exact {result['metric']}", *(["compensated"] if beside else []), title=str(run))

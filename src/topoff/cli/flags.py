@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from topoff.training.config import FIELDS, Config
+from topoff.training.run_folder import RunFolder
+from topoff.training.trust import refuse_foreign
 
 Verb = Callable[..., None]
 UNSET = {  # what a setting is that nobody gives, where it is not chosen from the graph
@@ -43,6 +45,9 @@ Trust = Annotated[
         "--trust", help="Let files run code: raw files that are pickles, and the model of your own that a run names."
     ),
 ]
+OwnModel = Annotated[
+    str | None, typer.Option("--model", help="The model of your own that the run names, module:Class, named again.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only the result, warnings and errors.")]
 
@@ -50,6 +55,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only th
 def command() -> str:
     """Return the command line of this process."""
     return f"topoff {shlex.join(sys.argv[1:])}"
+
+
+def refuse_foreign_run(run: Path, *, named: str | None, trust: bool) -> None:
+    """Refuse a run whose settings name a model of its own that the user does not; say what to type instead."""
+    folder = RunFolder(run).must_exist()
+    if named is None:
+        refuse_foreign(folder.settings().config.model, origin=run / "config.toml", trust=trust, command=command())
 
 
 def new_folder(dataset: str, *words: str, kind: str = "") -> Path:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Overwrite, Quiet, Root, Run
+from topoff.cli.flags import AsJson, Overwrite, OwnModel, Quiet, Root, Run, Trust, refuse_foreign_run
 
 EXAMPLES = """Examples:
 
@@ -27,6 +27,8 @@ def predict(
         bool, typer.Option("--compensated", help="Predict in compensated batches instead of exactly.")
     ] = False,
     overwrite: Overwrite = False,
+    model: OwnModel = None,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -39,15 +41,18 @@ def predict(
         raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
     from topoff.cli.summaries import working
     from topoff.training.predictions import prediction_table, write_predictions
-    from topoff.training.trained import graph_for, open_run, outputs
+    from topoff.training.trained import graph_for, has_changed, open_run, outputs
 
-    trained = open_run(run)
+    refuse_foreign_run(run, named=model, trust=trust)
+    trained = open_run(run, trust=trust, model=model)
     _check_writable(out)
     with working("predicting", quiet=quiet):
         graph = graph_for(trained, data, root=root, labels=False)
+        changed = has_changed(trained, graph) if data is None else None
         table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
         write_predictions(table, out)
     summary = {"out": str(out), "nodes": len(table["node"]), "columns": list(table), "exact": not compensated}
+    summary["data_changed"] = changed
     text = f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}"
     typer.echo(json.dumps(summary) if as_json else text)
 

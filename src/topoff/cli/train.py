@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, command, new_folder
-from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config, write_toml
-from topoff.training.run_folder import CHECKPOINT, RunFolder
+from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, Trust, command, new_folder
+from topoff.machine.lock import locked
+from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config
+from topoff.training.new_run import has_trained, new_run, put_back
+from topoff.training.run_folder import RunFolder
+from topoff.training.trust import is_foreign, refuse_foreign
 
 EXAMPLES = """Examples:
 
@@ -40,6 +40,7 @@ def train(
         bool, typer.Option("--dry-run", help="Show the plan and its estimated cost, then stop.")
     ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **settings: Any,
@@ -47,19 +48,29 @@ def train(
     """Train a model in mini-batches that behave like the whole graph; score it exactly, and write a report."""
     file, named = read_config(config) if config else {}, {"dataset": dataset} if dataset else {}
     given = [file, named, settings, parse_settings(setting or [])]
+    said = [layer["model"] for layer in given[2:] if layer.get("model") is not None]  # by the user, not by a file
+    allowed: dict[str, Any] = {"named": said[-1] if said else None, "trust": trust, "command": command()}
     if resume is not None:
         folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds, "--overwrite": overwrite or None})
         top = resume
+        for folder, settled in folders:
+            refuse_foreign(settled.model, origin=folder.path / "config.toml", **allowed)
     else:
         base = make_config(*given)
+        refuse_foreign(base.model, origin=config, **allowed)
         _warn_of_unused(base, given)
         top = out or new_folder(base.dataset, base.model, base.method)
         folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
     if dry_run:
-        _explain(folders[0][1], as_json=as_json)
+        _explain(folders[0][1], as_json=as_json, trust=trust)
         return
-    with nullcontext() if resume else _created(top, folders, overwrite=overwrite):
-        _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet)
+    seeds_of = {folder.path.relative_to(top): config for folder, config in folders}
+    with (
+        locked(top, *(folder.path for folder, _ in folders))
+        if resume
+        else new_run(top, seeds_of, command=command(), overwrite=overwrite)
+    ):
+        _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet, trust=trust)
 
 
 def _warn_of_unused(config: Config, given: list[dict[str, Any]]) -> None:
@@ -80,47 +91,13 @@ def _planned(base: Config, top: Path, *, seeds: list[int] | None) -> Planned:
     return [(RunFolder(top / f"seed-{seed}"), make_config(vars(base), {"seed": seed})) for seed in seeds]
 
 
-@contextmanager
-def _created(top: Path, folders: Planned, *, overwrite: bool) -> Iterator[None]:
-    """Make the folders of a run and write its settings; where nothing comes to be trained, leave all as it was.
-
-    Raises:
-        ValueError: the run to be replaced is where the user stands.
-    """
-    place = top.resolve()
-    old = place.with_name(f".{place.name}.old") if overwrite and (top / "config.toml").is_file() else None
-    if old is None:
-        RunFolder(top).create()
-    elif Path.cwd().is_relative_to(place):
-        raise ValueError(f"Expected --overwrite from outside the run (got {top}, which holds this folder); go up.")
-    else:
-        shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed
-        place.rename(old)
-    try:
-        for folder, config in [(RunFolder(top), folders[0][1]), *folders]:
-            folder.path.mkdir(parents=True, exist_ok=True)
-            folder.write("config.toml", write_toml(config, command=command()))
-        yield
-    finally:
-        trained = _trained(top)
-        if not trained:
-            shutil.rmtree(top, ignore_errors=True)
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True) if trained else old.rename(place)
-
-
-def _trained(top: Path) -> bool:
-    """Whether a run, or one of its seeds, has finished an epoch or left a checkpoint."""
-    kept = [path for folder in (top, *top.glob("seed-*")) for path in (folder / "metrics.jsonl", folder / CHECKPOINT)]
-    return any(path.is_file() and path.stat().st_size for path in kept)
-
-
 def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) -> Planned:
     """List the folders and settings of a run that is resumed; refuse settings that differ from its own.
 
     Raises:
         ValueError: a flag asks for something else than the run began with; the difference is shown.
     """
+    put_back(top)
     RunFolder(top).must_exist()
     for name, value in others.items():
         if value is not None:
@@ -141,7 +118,7 @@ def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) 
     return folders
 
 
-def _explain(config: Config, *, as_json: bool) -> None:
+def _explain(config: Config, *, as_json: bool, trust: bool) -> None:
     """Say what would be done and what it would cost."""
     from dataclasses import asdict
 
@@ -150,7 +127,7 @@ def _explain(config: Config, *, as_json: bool) -> None:
     from topoff.training.cost import estimate
     from topoff.training.trained import graph_of
 
-    setup = make_setup(config, graph_of(config))
+    setup = make_setup(config, graph_of(config, trust=trust))
     cost = estimate(setup.config, setup.data, setup.model)
     if as_json:
         told = {"config": vars(setup.config), "chosen": [asdict(choice) for choice in setup.choices]}
@@ -159,7 +136,7 @@ def _explain(config: Config, *, as_json: bool) -> None:
         print_plan(setup.config, setup.choices, cost, task=setup.task, data=setup.data)
 
 
-def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, quiet: bool) -> None:
+def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, quiet: bool, trust: bool) -> None:
     """Train the seeds of a run, one after the other; print its result, of several seeds their mean and spread."""
     from topoff.cli.progress import Display, Interruption, TensorBoard
     from topoff.cli.summaries import print_result
@@ -167,7 +144,9 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
     from topoff.training.records import summarize
     from topoff.training.seed import train_seed
 
-    again = f"Stopped; resume with: topoff train --resume {shlex.quote(str(top))}"
+    model = folders[0][1].model
+    known = " --trust" if trust else f" --model {shlex.quote(model)}" if is_foreign(model) else ""
+    again = f"Stopped; resume with: topoff train --resume {shlex.quote(str(top))}{known}"
     interruption = Interruption(quiet=quiet)
     for folder, config in folders:
         if interruption.wished:  # after the last step of the seed before
@@ -177,9 +156,9 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
             display = Display(config.epochs, quiet=quiet, choices=not as_json, others=[interruption, *board])
             try:
                 with display, interruption:
-                    train_seed(config, folder, listener=display)
+                    train_seed(config, folder, listener=display, trust=trust)
             except KeyboardInterrupt as stop:
-                raise KeyboardInterrupt(again if _trained(top) else "") from stop
+                raise KeyboardInterrupt(again if has_trained(top) else "") from stop
     results = [folder.result() for folder, _ in folders]
     result = results[0].json()
     if len(results) > 1:

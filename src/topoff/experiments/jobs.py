@@ -26,6 +26,7 @@ class Job:
     command: str
     gradients: bool = True  # measure the gradient error in the end
     place: str = "."  # where the process works: relative paths are meant from there
+    trust: bool = False  # whether the graph's files may run code
 
     @property
     def name(self) -> str:

@@ -231,7 +231,7 @@ def train_job(job: Job, *, watcher: Watcher) -> None:
             training failed.
     """
     folder, before = RunFolder(job.folder), _load_average()
-    training = train_seed(job.config, folder, listener=watcher, command=job.command)
+    training = train_seed(job.config, folder, listener=watcher, command=job.command, trust=job.trust)
     measured = read_measured(folder) or {"load": [before, _load_average()]}
     folder.write(MEASURED, measured)
     if job.gradients:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     """Yield a draft beside `path` to be written as a file or as a folder, then move it to `path` in one step.
 
     The draft has the name of `path`, in a hidden folder that is removed in any case: a failure, or Ctrl-C, leaves what
-    was there before and nothing else. The content is on the disk before it is moved. Missing parents are created.
+    was there before and nothing else. The content is on the disk before it is moved. Missing parents are created. A
+    file that is replaced stays as `keep`, in the same folder, where that is given.
 
     Raises:
         OSError: something cannot be written; the error names `path`, not the draft.
@@ -33,6 +34,8 @@ def replacing(path: Path) -> Iterator[Path]:
             for file in filter(Path.is_file, draft.rglob("*")) if draft.is_dir() else [draft]:
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
+            if keep is not None and path.is_file():
+                _keep(path, keep, draft=draft.with_name(keep.name))
             _move(draft, path, old=Path(hidden) / f"{path.name}.old")
     except OSError as error:
         if error.errno is None:
@@ -52,3 +55,13 @@ def _move(draft: Path, path: Path, *, old: Path) -> None:
         if not path.exists():
             old.replace(path)
         raise
+
+
+def _keep(path: Path, place: Path, *, draft: Path) -> None:
+    """Give a file that is about to be replaced a second name; where the disk knows no links, move it there."""
+    try:
+        os.link(path, draft)
+    except OSError:
+        path.replace(place)
+    else:
+        draft.replace(place)

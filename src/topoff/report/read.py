@@ -133,9 +133,10 @@ def read_run(folder: Path) -> Run:
     """
     inner = sorted(folder.glob("seed-*/"), key=lambda path: (len(path.name), path.name))  # seed-2 before seed-10
     own = _read_seed(folder, name="0")
-    found = RunFolder(folder).read_json("result.json") if own.result else {}
-    summary = Summary.of(found) if "runs" in found else None
-    if not (own.rows or own.result or own.config or own.notes or inner):
+    path = folder / "result.json"
+    found = RunFolder(folder).read_json(path.name) if path.is_file() else {}
+    summary = Summary.of(found, origin=str(path)) if "runs" in found else None
+    if not (own.rows or found or own.config or own.notes or inner):
         raise ValueError(
             f"Expected run to be a folder with metrics.jsonl, result.json or seed-<s> folders (got {folder}); "
             "give the folder that 'topoff train' wrote."
@@ -186,7 +187,8 @@ def _read_seed(folder: Path, *, name: str) -> Seed:
     run, metrics = RunFolder(folder), RunFolder(folder).read_metrics()
     cut = (f"The last line of {folder.name}/metrics.jsonl was cut off and is left out.",) if metrics.cut else ()
     settings = run.settings() if (folder / "config.toml").is_file() else Settings({}, "", {})
-    result = run.result() if run.finished else None
+    several = run.finished and "runs" in run.read_json("result.json")  # a summary: see `read_run`
+    result = run.result() if run.finished and not several else None
     details = run.read_json("details.json") if (folder / "details.json").is_file() else {}
     confusion = _confusion(details, path=folder / "details.json")
     name = name if result is None or result.seed is None else str(result.seed)

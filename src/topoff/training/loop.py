@@ -11,6 +11,7 @@ import copy
 import math
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +20,21 @@ from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import RelativeError
 from topoff.data.layout import SPLITS
+from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
 from topoff.training.build import Setup, learning_rate, make_method, make_optimizer
-from topoff.training.records import Epoch
-from topoff.training.run_folder import Checkpoint, RunFolder, flat, grouped
-from topoff.training.state import RunState, generator_state, origin, refuse_difference, set_generator_state
+from topoff.training.checkpoints import Checkpoint, flat, grouped
+from topoff.training.records import Epoch, validated
+from topoff.training.run_folder import RunFolder, mark_of
+from topoff.training.state import (
+    THREADS,
+    RunState,
+    generator_state,
+    load_weights,
+    origin,
+    refuse_difference,
+    set_generator_state,
+)
 
 
 class Listener:
@@ -66,11 +77,11 @@ class Training:
         self.best_weights: dict[str, Tensor] = {}
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
         self._saved_at = time.monotonic()
-        self._origin = origin(self.data)  # once: large graphs take seconds to hash
+        self.origin = origin(self.data, self.config)  # once: large graphs take seconds to hash
 
     def run(self) -> RunState:
         """Train to the end, from the checkpoint where there is one; raise KeyboardInterrupt, saved, when stopped."""
-        checkpoint = self.folder.load()
+        checkpoint = self.folder.load(repair=True)
         start = time.perf_counter()
         if checkpoint is None:
             self.folder.keep_metrics(0)
@@ -186,7 +197,9 @@ class Training:
             "method": method.state(),
             "groups": saved["param_groups"],
             "threads": torch.get_num_threads(),
-            **self._origin,
+            "metrics": mark_of(path.read_bytes()) if (path := self.folder.path / "metrics.jsonl").is_file() else None,
+            "encoding": checksum(getattr(self.data.get("names"), "encoding", None)),
+            **self.origin,
         }
         tensors = {
             "model": self.model.state_dict(),
@@ -199,17 +212,31 @@ class Training:
         self._saved_at = time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint; refuse another graph, or other versions, than the run began with."""
+        """Go on from a checkpoint; refuse another graph, or other settings or versions, than the run began with."""
+        place = self.folder.path / "checkpoint"
+        try:
+            refuse_difference(checkpoint.state, self.origin)
+            self._take(checkpoint, origin=place)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"Expected {place} to hold a checkpoint of this run (got {type(error).__name__}: "
+                f"{' '.join(str(error).split())}); restore it from a copy, or start again with --overwrite."
+            ) from error
+
+    def _take(self, checkpoint: Checkpoint, *, origin: Path) -> None:
+        """Take over the state of a checkpoint."""
         state, tensors = checkpoint.state, checkpoint.tensors
-        refuse_difference(state, self._origin)
+        progress = validated(RunState, state["progress"], origin=str(origin))
+        if not 1 <= state["threads"] <= THREADS:
+            raise ValueError(f"Expected 'threads' in {origin} to be 1 to {THREADS} (got {state['threads']}).")
         torch.set_num_threads(state["threads"])  # sums depend on it to the last bit
-        self.model.load_state_dict(tensors["model"])
+        load_weights(self.model, tensors["model"], origin=origin, name=self.config.model)
         self.method.restore(state["method"], tensors.get("fitted", {}))
         moments = {int(number): entry for number, entry in grouped(tensors.get("optimizer", {})).items()}
         self.optimizer.load_state_dict({"state": moments, "param_groups": state["groups"]})
         self.best_weights = tensors.get("best", {})
-        self.progress = RunState(**state["progress"])
-        self.folder.keep_metrics(self.progress.epoch)
+        self.progress = progress
+        self.folder.keep_metrics(progress.epoch, mark=state.get("metrics"))
         set_generator_state(tensors["generator"])
 
 

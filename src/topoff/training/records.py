@@ -9,16 +9,64 @@ A key that a file lacks, since it was measured by an older version or not at all
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar, get_type_hints
 
 from topoff.data.layout import SPLITS
+from topoff.machine.json_objects import checksum
 
 MEASURED = (*SPLITS, "fidelity", "certificate")  # in a line of an epoch that was evaluated
 AVERAGED = (*SPLITS, "epoch_seconds", "preprocess_seconds", "seconds", "peak_rss_mb", "train_peak_rss_mb", "fidelity",
             "epochs")  # over seeds  # fmt: skip
+
+
+Kind = TypeVar("Kind")
+TRUSTED = ("task", "outputs", "metric", "center", "scale", "classes", "features", "data_hash")  # by who predicts
+
+
+def validated(kind: type[Kind], found: Mapping[str, Any], *, origin: str, nulls: bool = False) -> Kind:
+    """Make a record of an object from a file, called `origin` in errors; what is no field of it is left out.
+
+    What is null has the field's default, unless `nulls` are values.
+
+    Raises:
+        ValueError: a value is of another type, or one is missing.
+
+    >>> validated(Epoch, {"epoch": "x"}, origin="line 3 of metrics.jsonl")
+    Traceback (most recent call last):
+    ValueError: Expected 'epoch' in line 3 of metrics.jsonl to be a valid integer (got 'x'); restore it, or train again.
+    """
+    from pydantic import ValidationError  # late: `--help` does without
+
+    known = _known(kind, found)
+    if nulls:
+        known = {item.name: found.get(item.name) for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for name, adapter in _adapters(kind).items():
+        try:
+            adapter.validate_python(known.get(name), strict=True) if name in known else None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, (name, *first["loc"])))
+            wish = first["msg"].removeprefix("Input should be ").partition(", ")[0]
+            came = f"{first['input']!r:.60}"
+            raise ValueError(
+                f"Expected '{place}' in {origin} to be {wish} (got {came}); restore it, or train again."
+            ) from error
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if item.name not in known and item.default is item.default_factory is dataclasses.MISSING:
+            raise ValueError(f"Expected '{item.name}' in {origin} (got nothing); restore it, or train again.")
+    return kind(**known)
+
+
+@functools.cache
+def _adapters(kind: Hashable) -> dict[str, Any]:
+    """Make what validates the fields of a kind of record."""
+    from pydantic import TypeAdapter
+
+    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind).items()}
 
 
 def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,9 +92,10 @@ class Epoch:
     evaluated: bool = False  # in the file: whether the line has scores
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> Self:
+    def of(cls, line: Mapping[str, Any], *, origin: str = "the line") -> Self:
         """Read a line."""
-        return cls(**_known(cls, line) | {"evaluated": any(key in line for key in MEASURED)})
+        measured = {"evaluated": any(key in line for key in MEASURED)}
+        return validated(cls, {**line, **measured}, origin=origin)
 
     def line(self) -> dict[str, Any]:
         """Return the line, as it is written."""
@@ -59,9 +108,9 @@ class Record:
     """Hold an object of a JSON file; the fields are its keys, in their order."""
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
-        """Read the object."""
-        return cls(**_known(cls, found))
+    def of(cls, found: Mapping[str, Any], *, origin: str = "the record") -> Self:
+        """Read the object; `origin` names it in errors."""
+        return validated(cls, found, origin=origin)
 
     def json(self) -> dict[str, Any]:
         """Return the object, as it is written."""
@@ -96,6 +145,7 @@ class Result(Record):
     nodes: int | None = None
     edges: int | None = None
     features: int | None = None
+    data_hash: str = ""  # of the graph's content
     model: str = ""
     method: str = ""
     seed: int | None = None
@@ -159,11 +209,21 @@ class Summary(Record):
     runs: list[Result] = field(default_factory=list)
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
+    def of(cls, found: Mapping[str, Any], *, origin: str = "the record") -> Self:
         """Read the object, and the records inside it."""
-        known = _known(cls, found)
-        spreads = {key: Spread(**known[key]) for key in AVERAGED if key in known}
-        return cls(**known | spreads | {"runs": [Result.of(run) for run in found["runs"]]})
+        found = dict(found)
+        for key in AVERAGED:
+            if isinstance(found.get(key), dict):
+                found[key] = validated(Spread, found[key], origin=f"'{key}' in {origin}", nulls=True)
+        if isinstance(found.get("runs"), list):
+            runs = [(f"'runs' in {origin}", run) for run in found["runs"]]
+            found["runs"] = [Result.of(run, origin=where) if isinstance(run, dict) else run for where, run in runs]
+        return super().of(found, origin=origin)
+
+
+def seal_of(result: Result, encoding: Mapping[str, Any] | None) -> str:
+    """Return the checksum of what a prediction depends on besides the weights."""
+    return checksum({**{key: vars(result)[key] for key in TRUSTED}, "encoding": encoding})
 
 
 def summarize(results: Sequence[Result], *, command: str, partial: bool = False) -> Summary:

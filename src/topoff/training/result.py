@@ -15,7 +15,7 @@ from topoff.data.describe import degree_histogram
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import machine
 from topoff.training.loop import Training
-from topoff.training.records import Result
+from topoff.training.records import Result, seal_of
 from topoff.training.state import versions
 
 POINTS = 1000  # of a regression's scatter plot
@@ -49,6 +49,7 @@ def result_of(training: Training, *, command: str) -> Result:
         nodes=int(data.num_nodes or 0),
         edges=data.edge_index.size(1),
         features=data.num_features,
+        data_hash=training.origin["data"],
         model=config.model,
         method=config.method,
         seed=config.seed,
@@ -101,7 +102,8 @@ def write_result(training: Training, *, command: str) -> Result:
     result, last = result_of(training, command=command), copy.deepcopy(model.state_dict())
     if training.best_weights:
         model.load_state_dict(training.best_weights)
-    folder.save_model(model.state_dict())
+    encoding = getattr(training.data.get("names"), "encoding", None)
+    folder.save_model(model.state_dict(), metadata={"facts": seal_of(result, encoding or None)})
     training.method.freeze()  # what training left is still to be measured
     out, _ = training.method.exact()
     folder.write("details.json", details_of(training, out.cpu()))

@@ -4,39 +4,33 @@ runs/<id>/config.toml          settings; the first line is the command, a commen
 runs/<id>/metrics.jsonl        one line per epoch
 runs/<id>/result.json          the scores, at the end
 runs/<id>/details.json         what the report shows beyond them
-runs/<id>/model.safetensors    the weights with the best validation score
-runs/<id>/checkpoint/          where training stands
+runs/<id>/encoding.json        how tables became features
+runs/<id>/model.safetensors    the weights with the best validation score; with its checksum in it, as every such file
+runs/<id>/checkpoint/          where training stands (latest.safetensors), and where it stood (previous.safetensors)
+runs/<id>/.lock, .holder.json  while a process trains there (see machine/lock)
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
-from collections.abc import Mapping
+import warnings
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topoff.machine.files import replacing
-from topoff.training.config import Config, make_config
+from topoff.machine.json_objects import checksum, parse_object, plain
+from topoff.machine.lock import HOLDER, LOCK
+from topoff.training.checkpoints import CHECKPOINT as CHECKPOINT
+from topoff.training.checkpoints import Checkpoint as Checkpoint
+from topoff.training.checkpoints import Weights, load_checkpoint, save_checkpoint, trained_weights
+from topoff.training.config import FIELDS, Config, make_config
 from topoff.training.records import Epoch, Result
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Weights = dict[str, "Tensor"]
-CHECKPOINT = Path("checkpoint") / "latest.safetensors"
 CHOSEN = re.compile(r'^(\w+) = (?:"[^"]*"|[^"#\n]*)  # chosen: (.+)$', re.MULTILINE)  # a setting, and why
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Hold where training stands: plain values, and named groups of tensors."""
-
-    state: dict[str, Any]
-    tensors: dict[str, Weights] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,11 +40,23 @@ class Settings:
     keys: dict[str, Any]  # as they stand in the file; none of them need be a setting of this version
     command: str  # that began the run
     reasons: dict[str, str]  # of the settings that were chosen from the graph: why, by key
+    path: Path = field(default=Path("config.toml"), compare=False)
 
     @property
     def config(self) -> Config:
-        """Return the validated settings."""
-        return make_config(self.keys)
+        """Return the validated settings.
+
+        Raises:
+            ValueError: a setting that this version does not know, or a value that it cannot have.
+        """
+        try:
+            return make_config(self.keys)
+        except ValueError as error:
+            unknown = [key for key in self.keys if key not in FIELDS]
+            newer = (
+                f" (topoff {version('topoff')} does not know '{unknown[0]}': a newer version may)" if unknown else ""
+            )
+            raise ValueError(f"In {self.path}: {error}{newer}") from error
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class RunFolder:
                 f"Expected --out to be a new folder (got {self.path}, which holds a run); resume it with --resume "
                 f"{self.path}, start anew with --overwrite, or choose another --out."
             )
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and {path.name for path in self.path.iterdir()} - {LOCK, HOLDER}:
             raise FileExistsError(
                 f"Expected --out to be a new folder (got {self.path}, which holds other files); choose another --out."
             )
@@ -113,7 +119,7 @@ class RunFolder:
     def write(self, name: str | Path, content: str | bytes | dict[str, Any]) -> None:
         """Write a file in one piece: bytes, text or JSON."""
         if isinstance(content, dict):
-            content = json.dumps(_plain(content), indent=1) + "\n"
+            content = json.dumps(plain(content), indent=1) + "\n"
         with replacing(self.path / name) as draft:
             draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -129,7 +135,7 @@ class RunFolder:
                 f"Expected {path} (got no such file): the run has not finished; resume it with topoff train --resume "
                 f"{self.path}."
             )
-        return _parse(path.read_bytes(), path=path)
+        return parse_object(path.read_bytes(), path=path)
 
     def settings(self) -> Settings:
         """Read config.toml.
@@ -141,10 +147,10 @@ class RunFolder:
         try:
             text = path.read_bytes().decode()
             keys = tomllib.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"Expected {path} to be TOML (got {error}); repair it, or train again.") from error
         command = text.partition("\n")[0].removeprefix("#").strip() if text.startswith("#") else ""
-        return Settings(keys, command, dict(CHOSEN.findall(text)))
+        return Settings(keys, command, dict(CHOSEN.findall(text)), path)
 
     @property
     def finished(self) -> bool:
@@ -153,7 +159,7 @@ class RunFolder:
 
     def result(self) -> Result:
         """Read the result of one seed."""
-        return Result.of(self.read_json("result.json"))
+        return Result.of(self.read_json("result.json"), origin=str(self.path / "result.json"))
 
     def append(self, epoch: Epoch) -> None:
         """Add a line to metrics.jsonl."""
@@ -171,118 +177,74 @@ class RunFolder:
         lines = [(number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip()]
         for number, line in lines:
             try:
-                found = _parse(line, path=path, line=number)
+                found = parse_object(line, path=path, line=number)
             except ValueError:
                 if number < lines[-1][0]:
                     raise
                 return Metrics(epochs, cut=True)
-            if not isinstance(found.get("epoch"), int):
+            if not isinstance(found.get("epoch"), int) or isinstance(found["epoch"], bool):
                 got = f"{found.get('epoch')!r} in line {number}"
                 raise ValueError(f"Expected {path} to give each line an epoch (got {got}); repair it.")
             while epochs and epochs[-1].epoch >= found["epoch"]:
                 epochs.pop()
-            epochs.append(Epoch.of(found))
+            epochs.append(Epoch.of(found, origin=f"line {number} of {path}"))
         return Metrics(epochs)
 
     def metrics(self) -> list[Epoch]:
         """Return the whole lines of metrics.jsonl."""
         return self.read_metrics().epochs
 
-    def keep_metrics(self, epochs: int) -> None:
-        """Drop the lines after some epochs: they are about to be written again."""
+    def keep_metrics(self, epochs: int, *, mark: str | None = None) -> None:
+        """Drop the lines after some epochs: they are about to be written again.
+
+        `mark` is what `mark_of` said of the file then; a file that has changed since is kept with a warning.
+        """
+        path = self.path / "metrics.jsonl"
+        if mark is not None and not has_mark(path, mark):
+            warnings.warn(
+                f"{path} is not as the checkpoint left it; its lines are kept as they are. The weights do not depend "
+                "on it.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self.write("metrics.jsonl", "".join(_line(epoch) for epoch in self.metrics() if epoch.epoch <= epochs))
 
     # ---- tensors
 
-    def save_model(self, weights: Weights) -> None:
+    def save_model(self, weights: Weights, *, metadata: dict[str, Any] | None = None) -> None:
         """Write the weights as the user's own state_dict."""
-        self._save("model.safetensors", weights)
+        from topoff.training.sealed import sealed
+
+        self.write("model.safetensors", sealed(weights, metadata))
 
     def load_model(self) -> Weights:
         """Read the weights; where training has not finished, the best ones of its checkpoint."""
-        if (self.path / "model.safetensors").is_file():
-            return _load(self.path / "model.safetensors")[1]
-        checkpoint = self.load()
-        if checkpoint is None:
-            raise FileNotFoundError(
-                f"Expected a trained model in {self.path} (got no model.safetensors and no checkpoint); "
-                f"resume it with topoff train --resume {self.path}."
-            )
-        return checkpoint.tensors.get("best") or checkpoint.tensors["model"]
+        return trained_weights(self.path)[0]
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint: one file, moved into place in one step, so that there is always a whole one."""
-        self._save(CHECKPOINT, flat(checkpoint.tensors), metadata={"state": json.dumps(checkpoint.state)})
+        """Write a checkpoint in one step, so that there is always a whole one, and keep the one before."""
+        save_checkpoint(self.path, checkpoint)
 
-    def _save(self, name: str | Path, weights: Weights, *, metadata: dict[str, str] | None = None) -> None:
-        """Write tensors, each with contiguous memory of its own on the CPU: safetensors refuses shared ones."""
-        from safetensors.torch import save
-
-        separate = {key: value.detach().cpu().clone().contiguous() for key, value in weights.items()}
-        self.write(name, save(separate, metadata=metadata))
-
-    def load(self) -> Checkpoint | None:
-        """Read the checkpoint; None where none was written yet."""
-        if not (self.path / CHECKPOINT).is_file():
-            return None
-        metadata, tensors = _load(self.path / CHECKPOINT)
-        try:
-            return Checkpoint(json.loads(metadata["state"]), grouped(tensors))
-        except (KeyError, json.JSONDecodeError) as error:
-            path, got = self.path / CHECKPOINT, f"{type(error).__name__}: {error}"
-            raise ValueError(f"Expected {path} to be the checkpoint of a run (got {got}); train again.") from error
+    def load(self, *, repair: bool = False) -> Checkpoint | None:
+        """Read the checkpoint: see `load_checkpoint`."""
+        return load_checkpoint(self.path, repair=repair)
 
 
-def flat(groups: Mapping[Any, Weights]) -> Weights:
-    """Name the tensors of several groups "group/key"."""
-    return {f"{group}/{key}": tensor for group, weights in groups.items() for key, tensor in weights.items()}
+def has_mark(path: Path, mark: str) -> bool:
+    """Whether a file still begins with what `mark_of` was given."""
+    content, size = path.read_bytes() if path.is_file() else b"", mark.partition(":")[0]
+    return size.isdecimal() and mark_of(content[: int(size)]) == mark
 
 
-def grouped(weights: Weights) -> dict[str, Weights]:
-    """Undo `flat`; an empty group is lost."""
-    groups: dict[str, Weights] = {}
-    for name, tensor in weights.items():
-        group, _, key = name.partition("/")
-        groups.setdefault(group, {})[key] = tensor
-    return groups
+def mark_of(content: bytes) -> str:
+    """Return the length and the checksum of a file that only grows.
 
-
-def _load(path: Path) -> tuple[dict[str, str], Weights]:
-    """Read a safetensors file and its metadata."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            names = file.keys()
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"Expected {path} to be a whole safetensors file (got {error}); train again.") from error
+    >>> mark_of(b"{}")
+    '2:a3ffc1a9'
+    """
+    return f"{len(content)}:{checksum(content)}"
 
 
 def _line(epoch: Epoch) -> str:
     """Write a line of metrics.jsonl."""
-    return json.dumps(_plain(epoch.line())) + "\n"
-
-
-def _parse(text: bytes, *, path: Path, line: int = 1) -> dict[str, Any]:
-    """Parse a JSON object that starts in some line of a file."""
-    try:
-        found = json.loads(text.decode())
-    except json.JSONDecodeError as error:
-        reason, line = error.msg, line + error.lineno - 1
-    except UnicodeDecodeError as error:
-        reason, line = "bytes that are not UTF-8", line + text.count(b"\n", 0, error.start)
-    else:
-        if isinstance(found, dict):
-            return found
-        reason = f"a {type(found).__name__}"
-    raise ValueError(f"Expected {path} to hold a JSON object (got {reason} in line {line}); repair it or run again.")
-
-
-def _plain(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not know, by null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain(epoch.line())) + "\n"

@@ -7,13 +7,15 @@ from typing import Any
 
 from torch_geometric.data import Data
 
+from topoff.machine.lock import locked
 from topoff.machine.memory import forget_peak, peak_memory
 from topoff.training.build import make_setup
+from topoff.training.checkpoints import CHECKPOINT, PREVIOUS
 from topoff.training.config import Config, difference, write_toml
 from topoff.training.defaults import Choice
 from topoff.training.loop import Listener, Training
 from topoff.training.result import write_result
-from topoff.training.run_folder import CHECKPOINT, RunFolder
+from topoff.training.run_folder import RunFolder
 from topoff.training.trained import graph_of
 
 
@@ -39,22 +41,39 @@ def begin(config: Config, folder: RunFolder, *, command: str) -> None:
 
 
 def train_seed(
-    config: Config, folder: RunFolder, *, data: Data | None = None, listener: Listener | None = None, command: str = ""
+    config: Config,
+    folder: RunFolder,
+    *,
+    data: Data | None = None,
+    listener: Listener | None = None,
+    command: str = "",
+    trust: bool = False,
 ) -> Training:
     """Train one model with one seed; leave all files of a run in the folder, and return the training at its end.
 
     An interrupted run is resumed, a finished one is only opened. What the settings leave open is chosen from the graph
     once, and written into config.toml with its reason; how tables were encoded is written beside it. A graph that is
-    not given is loaded as the settings say; `command` is for the record.
+    not given is loaded as the settings say, with `trust` also from files that run code; `command` is for the record.
+    The caller vouches for a model of its own that `config` names. No other process can train in the folder meanwhile.
 
     Raises:
-        ValueError: the settings do not suit the graph, or are not those that the run was begun with.
+        ValueError: the settings do not suit the graph, or are not those that the run was begun with; or another process
+            trains there.
         KeyboardInterrupt: the training was stopped, and has saved where it stands.
     """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.path):
+        return _train_alone(config, folder, data=data, listener=listener, command=command, trust=trust)
+
+
+def _train_alone(
+    config: Config, folder: RunFolder, *, data: Data | None, listener: Listener | None, command: str, trust: bool
+) -> Training:
+    """Train in a folder that is locked."""
     listener, inherited = listener or Listener(), 0 if forget_peak() else peak_memory()
     begin(config, folder, command=command)
     settings = folder.settings()
-    setup = make_setup(settings.config, graph_of(settings.config) if data is None else data)
+    setup = make_setup(settings.config, graph_of(settings.config, trust=trust) if data is None else data)
     known = [Choice(key, settings.keys[key], why) for key, why in settings.reasons.items()]
     setup = dataclasses.replace(setup, choices=known + setup.choices)
     listener.set_up(setup)
@@ -62,11 +81,14 @@ def train_seed(
         reasons = {choice.what: choice.why for choice in setup.choices}
         folder.write("config.toml", write_toml(setup.config, command=settings.command, reasons=reasons))
     encoding = getattr(setup.data.get("names"), "encoding", None)
-    if encoding and not (folder.path / CHECKPOINT).is_file():  # before training: a run that is killed can predict, too
+    begun = any((folder.path / name).is_file() for name in (CHECKPOINT, PREVIOUS))
+    if encoding and not begun:  # before training: a run that is killed can predict, too
         folder.write("encoding.json", encoding)
     training = Training(setup, folder=folder, listener=listener, inherited=inherited)
     listener.trains(training)
     training.run()
+    if encoding and not folder.finished:  # again: a resumed run may have found it damaged
+        folder.write("encoding.json", encoding)
     if not folder.finished:
         write_result(training, command=settings.command)
     return training

@@ -7,10 +7,14 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.machine.cache import content_hash
+from topoff.training.config import Config
+
+FREE = ("dataset", "root", "device", "checkpoint_seconds")  # settings that may change: the graph has its own check
+THREADS = 1024  # more than that no run has had
 
 
 @dataclass
@@ -39,19 +43,34 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in names}
 
 
-def origin(data: Data) -> dict[str, Any]:
-    """Return what a resumed run must find as it was: the content of the graph, and the versions."""
+def data_hash(data: Data) -> str:
+    """Return the hash of a graph's content."""
     names = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "edge_attr")
-    found = [data[name].numpy() for name in names if data.get(name) is not None]
-    return {"data": content_hash(*found), "versions": versions()}
+    return content_hash(*(data[name].numpy() for name in names if data.get(name) is not None))
+
+
+def origin(data: Data, config: Config) -> dict[str, Any]:
+    """Return what a resumed run must find as it was: the content of the graph, the settings, and the versions."""
+    return {"data": data_hash(data), "versions": versions(), "config": vars(config)}
 
 
 def refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise ValueError where the graph or a version is not the one that the run began with."""
+    """Raise ValueError where the graph, a setting or a version is not the one that the run began with."""
     if before["data"] != now["data"]:
         raise ValueError(
             f"Expected the graph that the run began with (got another one: content {now['data'][:8]} "
             f"instead of {before['data'][:8]}); restore the data, or start a new run."
+        )
+    settings: dict[str, Any] = before.get("config", now["config"])  # older versions did not record them
+    edited = [
+        f"{key}: {settings.get(key)} -> {new}"
+        for key, new in now["config"].items()
+        if settings.get(key) != new and key not in FREE
+    ]
+    if edited:
+        raise ValueError(
+            f"Expected config.toml as the checkpoint knows it (got {'; '.join(edited)}); restore it, or start "
+            "a new run."
         )
     pairs = [(name, old, now["versions"].get(name)) for name, old in before["versions"].items()]
     changed = [f"{name} {old} -> {new}" for name, old, new in pairs if new != old]
@@ -82,3 +101,35 @@ def set_generator_state(state: dict[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], *, origin: object, name: str) -> None:
+    """Load weights of a file into a model.
+
+    Raises:
+        ValueError: they do not fit, are of another kind of number, or are NaN; `origin` names the file, `name`
+            the model.
+
+    >>> one = {"weight": torch.ones(1, 1, dtype=torch.long)}
+    >>> load_weights(nn.Linear(1, 1, bias=False), one, origin="x.safetensors", name="mine")
+    Traceback (most recent call last):
+    ValueError: Expected 'weight' in x.safetensors to hold numbers of type torch.float32 (got torch.int64); train again.
+    """
+    for key, own in model.state_dict().items():
+        given = weights.get(key)
+        if given is None or not isinstance(own, Tensor):
+            continue  # load_state_dict says so
+        if (own.is_floating_point(), own.is_complex()) != (given.is_floating_point(), given.is_complex()):
+            raise ValueError(
+                f"Expected '{key}' in {origin} to hold numbers of type {own.dtype} (got {given.dtype}); train again."
+            )
+    for key, _ in model.named_parameters():
+        if key in weights and bool(weights[key].isnan().any()):
+            raise ValueError(f"Expected '{key}' in {origin} to be finite (got NaN); train again.")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(
+            f"Expected the weights in {origin} to fit the model '{name}' (got {' '.join(str(error).split())}); restore "
+            "the model's code as it was, or train again."
+        ) from error

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -14,13 +19,21 @@ from topoff.data.check import row_normalized
 from topoff.data.layout import SPLITS
 from topoff.data.load import load
 from topoff.forward.predict import predict
+from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
-from topoff.tasks.task import Task, task_of
+from topoff.models.by_name import MODELS
+from topoff.tasks.task import METRICS_OF, Task, task_of
 from topoff.training.build import class_names, device_of, model_for
+from topoff.training.checkpoints import trained_weights
 from topoff.training.config import Config, make_config
 from topoff.training.defaults import LARGE, choose
 from topoff.training.loop import fidelity_of
+from topoff.training.records import Result, seal_of
 from topoff.training.run_folder import RunFolder
+from topoff.training.state import data_hash, load_weights
+from topoff.training.trust import refuse_foreign
+
+CHOSEN = ("batches", "ratio", "rank", "refresh", "fanout", "mix", "eval_every")  # what `choose` may choose
 
 
 @dataclass(frozen=True)
@@ -35,38 +48,108 @@ class Trained:
     weights: dict[str, Tensor]
     features: int  # columns of x that the model takes
     nodes: int  # of the graph that it was trained on
+    data_hash: str = ""  # of that graph's content; runs of older versions do not say
     data: Data | None = None  # that graph, where it had to be loaded
+    trust: bool = False  # whether files may run code
 
 
-def open_run(path: str | Path) -> Trained:
+def open_run(path: str | Path, *, trust: bool = False, model: str | None = None) -> Trained:
     """Read a run; one that was interrupted gives its best weights so far.
 
+    A model of the user's own, "module:Class", is imported only with `trust`, or where `model` names it: that one is
+    used, and the weights must fit.
+
     Raises:
-        FileNotFoundError, ValueError: no run, nothing trained yet, several seeds, or damaged files.
+        FileNotFoundError, ValueError: no run, nothing trained yet, several seeds, damaged files, or a file that names
+            code without being trusted.
     """
     folder = RunFolder(path).must_exist()
     seeds = sorted(folder.path.glob("seed-*"))
     if seeds:
         raise ValueError(f"Expected the run of one seed (got {path}, which has {len(seeds)}); give {seeds[0]}.")
     config = folder.settings().config
-    weights = folder.load_model()
+    config = dataclasses.replace(config, model=model or config.model)
+    refuse_foreign(config.model, origin=folder.path / "config.toml", named=model, trust=trust)
+    weights, known = trained_weights(folder.path)
     encoding = folder.read_json("encoding.json") if (folder.path / "encoding.json").is_file() else None
     if folder.finished:
-        result = folder.result()
-        # runs of older versions say here alone what was chosen
-        config = make_config(vars(config), {choice["what"]: choice["value"] for choice in result.chosen})
-        task = Task(result.task, result.outputs, result.metric, center=result.center, scale=result.scale)
-        sizes = (result.features or 0, result.nodes or 0)
-        return Trained(folder, config, task, result.classes, encoding, weights, *sizes)
-    data = graph_of(config, encoding=encoding)
+        return _finished(folder, config, weights, known, encoding=encoding, trust=trust)
+    if known.get("encoding", checksum(encoding)) != checksum(encoding):
+        refuse_changed(folder.path / "encoding.json", "the checkpoint")
+    data = graph_of(config, encoding=encoding, trust=trust)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric)
     sizes, names = (data.num_features, int(data.num_nodes or 0)), class_names(data, task)
-    return Trained(folder, choose(config, data)[0], task, names, encoding, weights, *sizes, data)
+    chosen, said = choose(config, data)[0], str(known.get("data", ""))
+    return Trained(folder, chosen, task, names, encoding, weights, *sizes, data_hash=said, data=data, trust=trust)
 
 
-def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: bool = True) -> Data:
-    """Load the graph that settings name, with the features that they ask for."""
+def _finished(
+    folder: RunFolder,
+    config: Config,
+    weights: dict[str, Tensor],
+    known: dict[str, Any],
+    *,
+    encoding: dict[str, Any] | None,
+    trust: bool,
+) -> Trained:
+    """Put a finished run together: its result says what training found out."""
+    path, result = folder.path / "result.json", folder.result()
+    if known.get("facts", seal_of(result, encoding)) != seal_of(result, encoding):
+        refuse_changed(path if encoding is None else f"{path} and encoding.json", "model.safetensors")
+    _check(result, path)
+    # runs of older versions say here alone what was chosen; what a run began with is in its settings
+    open_ones = {what: value for what, value in _choices(result, path) if getattr(config, what, "") is None}
+    try:
+        config = make_config(vars(config), open_ones)
+    except ValueError as error:
+        raise ValueError(f"In 'chosen' of {path}: {error}") from error
+    task = Task(result.task, result.outputs, result.metric, center=result.center, scale=result.scale)
+    sizes = (result.features or 0, result.nodes or 0)
+    said = result.data_hash
+    return Trained(folder, config, task, result.classes, encoding, weights, *sizes, data_hash=said, trust=trust)
+
+
+def _choices(result: Result, path: Path) -> Iterator[tuple[str, Any]]:
+    """List what a result says was chosen; never the graph or the model, which no training chooses."""
+    for choice in result.chosen:
+        if not isinstance(choice.get("what"), str) or "value" not in choice:
+            raise ValueError(f"Expected 'chosen' in {path} to say what and value (got {choice!r:.60}); train again.")
+        if choice["what"] in CHOSEN:
+            yield choice["what"], choice["value"]
+
+
+def _check(result: Result, path: Path) -> None:
+    """Refuse a result that no prediction can be made with."""
+    metrics = METRICS_OF.get(result.task)
+    wrong = {
+        f"'task' to be {', '.join(METRICS_OF)}": result.task if metrics is None else None,
+        f"'metric' to be {' or '.join(metrics or ())}": result.metric if result.metric not in (metrics or ()) else None,
+        "'outputs' to be at least 1": result.outputs if result.outputs < 1 else None,
+        "'center' to be finite": None if math.isfinite(result.center) else result.center,
+        "'scale' to be finite": None if math.isfinite(result.scale) else result.scale,
+        f"'classes' to name {result.outputs} classes": (
+            len(result.classes) if result.task != "regression" and len(result.classes) != result.outputs else None
+        ),
+    }
+    for expected, came in wrong.items():
+        if came is not None:
+            raise ValueError(f"Expected {expected} in {path} (got {came!r}); restore it, or train again.")
+
+
+def refuse_changed(what: object, where: str) -> NoReturn:
+    """Refuse a file that is not as the training left it."""
+    raise ValueError(
+        f"Expected {what} as the training left it (got another content than its checksum in {where} says); restore it "
+        "from a copy, or train again."
+    )
+
+
+def graph_of(
+    config: Config, *, encoding: dict[str, Any] | None = None, labels: bool = True, trust: bool = False
+) -> Data:
+    """Load the graph that settings name, with the features that they ask for; with `trust`, its files may run code."""
     place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed}
+    place |= {"trust": True} if trust else {}
     data = load(config.dataset, **place, encoding=encoding, labels=labels)
     return row_normalized(data) if config.row_normalize else data
 
@@ -74,14 +157,31 @@ def graph_of(config: Config, *, encoding: dict[str, Any] | None = None, labels: 
 def graph_for(trained: Trained, source: str | None, *, root: str | None, labels: bool) -> Data:
     """Load the run's own graph, or another one with features made in the same way."""
     if source is None and root is None:
-        return graph_of(trained.config, encoding=trained.encoding) if trained.data is None else trained.data
+        if trained.data is not None:
+            return trained.data
+        return graph_of(trained.config, encoding=trained.encoding, trust=trained.trust)
     changed = make_config(vars(trained.config), {"dataset": source, "root": root})
-    graph = graph_of(changed, encoding=trained.encoding, labels=labels)
+    graph = graph_of(changed, encoding=trained.encoding, labels=labels, trust=trained.trust)
     if labels and any(graph.get(name) is None for name in ("y", "train_mask", "val_mask", "test_mask")):
         raise ValueError(
             f"Expected {changed.dataset} to have labels to score against (got none); use `topoff predict`."
         )
     return graph
+
+
+def has_changed(trained: Trained, data: Data) -> bool | None:
+    """Whether a run's own graph is another one than it was trained on, with a warning; None where no file says so."""
+    if not trained.data_hash:
+        return None
+    now = data_hash(data)
+    if now == trained.data_hash:
+        return False
+    warnings.warn(
+        f"{trained.config.dataset} is not the graph that {trained.folder.path} was trained on (content {now[:8]} "
+        f"instead of {trained.data_hash[:8]}): its files have changed since; restore them, or train again.",
+        stacklevel=2,
+    )
+    return True
 
 
 def model_of(run: Trained, data: Data) -> nn.Module:
@@ -91,16 +191,15 @@ def model_of(run: Trained, data: Data) -> nn.Module:
             f"Expected the graph to have {run.features} features, as the run was trained on (got {data.num_features}); "
             "give a graph with the same columns."
         )
+    origin = run.folder.path
+    if run.config.model in MODELS:  # sizes that a file claims cost nothing until they are known to fit
+        with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+            empty = model_for(run.config, data, outputs=run.task.outputs)
+            load_weights(empty, run.weights, origin=origin, name=run.config.model)
     model = model_for(run.config, data, outputs=run.task.outputs)
     device = device_of("cpu" if run.config.device == "cpu" else "auto")  # the run may come from another machine
     model = model.to(device, data.x.dtype)  # before loading: float64 weights would be rounded
-    try:
-        model.load_state_dict(run.weights)
-    except RuntimeError as error:
-        raise ValueError(
-            f"Expected the weights in {run.folder.path} to fit the model '{run.config.model}' "
-            f"(got {' '.join(str(error).split())}); restore the model's code as it was, or train again."
-        ) from error
+    load_weights(model, run.weights, origin=origin, name=run.config.model)
     return model
 
 

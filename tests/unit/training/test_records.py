@@ -8,7 +8,7 @@ LINE = ["epoch", "loss", "lr", "refreshed", "train", "val", "test", "fidelity", 
 LINE += ["train_seconds"]
 RESULT = "train val test metric task outputs center scale classes best_epoch epochs steps seconds preprocess_seconds"
 RESULT += " epoch_seconds peak_rss_mb train_peak_rss_mb fidelity certificate parameters dataset nodes edges features"
-RESULT += " model method seed stopped_early command date versions machine chosen"
+RESULT += " data_hash model method seed stopped_early command date versions machine chosen"
 SUMMARY = "metric task dataset nodes edges features model method parameters date versions machine chosen seeds train"
 SUMMARY += (
     " val test epoch_seconds preprocess_seconds seconds peak_rss_mb train_peak_rss_mb fidelity epochs command runs"

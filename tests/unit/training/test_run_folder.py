@@ -217,9 +217,8 @@ def test_a_damaged_checkpoint_is_one_sentence(folder: RunFolder, content: bytes 
     path = folder.path / CHECKPOINT
     path.write_bytes(path.read_bytes()[:-2] if content is None else content)
     for read in (folder.load, folder.load_model):
-        with pytest.raises(
-            ValueError, match=r"latest.safetensors to be a whole safetensors file \(got .*\); train again"
-        ):
+        expected = r"latest.safetensors to be a whole checkpoint \(got .*\), and there is none before it; restore it"
+        with pytest.raises(ValueError, match=expected):
             read()
 
 
@@ -231,13 +230,13 @@ def test_a_checkpoint_without_state_is_one_sentence(
 ) -> None:
     folder.save(checkpoint(1.0))
     save_file({"model/w": torch.zeros(1)}, folder.path / CHECKPOINT, metadata=metadata)
-    with pytest.raises(ValueError, match=rf"latest.safetensors to be the checkpoint of a run \(got {got}.*\); train"):
+    with pytest.raises(ValueError, match=rf"latest.safetensors to be a whole checkpoint \(got {got}.*\), and"):
         folder.load()
 
 
 def test_a_damaged_model_is_one_sentence(folder: RunFolder) -> None:
     (folder.path / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"model.safetensors to be a whole safetensors file \(got .*\); train again"):
+    with pytest.raises(ValueError, match=r"model.safetensors to be a whole safetensors file \(got .*\); restore it"):
         folder.load_model()
 
 

@@ -1,0 +1,111 @@
+"""Make the folders of a new run, or put a new run in the place of an old one: all or nothing, one process at a time.
+
+>>> import tempfile
+>>> from topoff.training.config import make_config
+>>> with tempfile.TemporaryDirectory() as place:
+...     with new_run(Path(place) / "runs" / "x", {Path(): make_config({"dataset": "wordnet"})}, command="topoff train"):
+...         found = sorted(path.name for path in (Path(place) / "runs" / "x").iterdir())
+...     left = list(Path(place).iterdir())  # nothing was trained
+>>> found, left
+(['.holder.json', '.lock', 'config.toml'], [])
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from topoff.machine.lock import locked
+from topoff.training.checkpoints import CHECKPOINT, PREVIOUS
+from topoff.training.config import Config, write_toml
+from topoff.training.run_folder import RunFolder
+
+
+@contextmanager
+def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite: bool = False) -> Iterator[None]:
+    """Make the folders of a run and write its settings; where nothing comes to be trained, leave all as it was.
+
+    `seeds` are the settings by folder, relative to `top`. All of them are locked inside `with`; an old run that
+    `overwrite` lets be replaced is kept beside, as `.<name>.old`, until the new one has trained.
+
+    Raises:
+        FileExistsError: the folder holds something, and nothing lets it be replaced.
+        ValueError: another process is at work there, or the run to be replaced is where the user stands.
+    """
+    put_back(top)
+    missing = [path for path in (top, *top.parents) if not path.exists()]
+    with ExitStack() as held:
+        old = _set_aside(top, held) if overwrite and (top / "config.toml").is_file() else None
+        try:
+            RunFolder(top).create()
+            held.enter_context(locked(top))
+            RunFolder(top).create()  # no other process has begun a run there in between
+        except BaseException:
+            if old is not None:
+                old.rename(top.resolve())
+            _remove_empty(missing)
+            raise
+        try:
+            first = next(iter(seeds.values()))
+            for place, config in {Path(): first, **seeds}.items():
+                RunFolder(top / place).write("config.toml", write_toml(config, command=command))
+                held.enter_context(locked(top / place))
+            yield
+        finally:
+            trained = has_trained(top)
+            if not trained:
+                shutil.rmtree(top, ignore_errors=True)
+                _remove_empty(missing)
+            if old is not None:
+                shutil.rmtree(old, ignore_errors=True) if trained else old.rename(top.resolve())
+
+
+def put_back(top: Path) -> None:
+    """Put a run back that a process was about to replace when it was killed, before the new one had trained anything.
+
+    Raises:
+        ValueError: the process is still at work.
+    """
+    place, old = top.resolve(), _beside(top)
+    if not (old / "config.toml").is_file() or has_trained(place):
+        return
+    with locked(*(path for path in (place, old) if path.is_dir())):
+        shutil.rmtree(place, ignore_errors=True)
+        old.rename(place)
+    with locked(place):  # whose end removes the files of the lock, which have moved with the folder
+        return
+
+
+def has_trained(top: Path) -> bool:
+    """Whether a run, or one of its seeds, has finished an epoch or left a checkpoint."""
+    names = ("metrics.jsonl", CHECKPOINT, PREVIOUS)
+    kept = [folder / name for folder in (top, *top.glob("seed-*")) for name in names]
+    return any(path.is_file() and path.stat().st_size for path in kept)
+
+
+def _beside(top: Path) -> Path:
+    """Return where a run is kept while it is replaced."""
+    place = top.resolve()
+    return place.with_name(f".{place.name}.old")
+
+
+def _set_aside(top: Path, held: ExitStack) -> Path:
+    """Move a run that nobody works on out of the way; return where it is now, still locked."""
+    place, old = top.resolve(), _beside(top)
+    if Path.cwd().is_relative_to(place):
+        raise ValueError(f"Expected --overwrite from outside the run (got {top}, which holds this folder); go up.")
+    held.enter_context(locked(place, *(path for path in place.glob("seed-*") if path.is_dir())))
+    shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed after the new run had trained
+    place.rename(old)
+    return old
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the innermost first, as far as they are empty."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
