@@ -27,9 +27,8 @@ from reliability import ROOT, record
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from faults import SETTINGS, Ended, Fault, Machine, Trial, refused_well, write_graph  # noqa: E402
+from faults import SHORT, Ended, Fault, Machine, Trial, refused_well, write_graph  # noqa: E402
 
-SHORT = [*SETTINGS, "--epochs", "2", "--ratio", "0.5", "--tensorboard"]
 ERRORS = (  # the number of the error, and whether it lasts
     *((errno.ENOSPC, True), (errno.EROFS, True), (errno.EIO, False), (errno.EACCES, False), (errno.EDQUOT, True)),
     *((errno.ENOSPC, False), (errno.EIO, True)),
@@ -41,7 +40,7 @@ def inject(every: int, place: Path) -> dict[str, Any]:
     """Let changes of the disk fail; return what came of it, by error."""
     machine = Machine(place, plots=False)
     graph = write_graph(place / "graph.npz")
-    trial, alone = Trial.of(machine, "train", graph, *SHORT)
+    trial, alone = Trial.of(machine, "train", graph, *SHORT, "--tensorboard")
     rows: dict[str, dict[str, int]] = {}
     problems, errors = list[str](), itertools.cycle(ERRORS)
     for at in range(1, len(alone.changes) + 1, every):
@@ -76,7 +75,7 @@ def mount_small(every: int, place: Path) -> tuple[str, list[str]]:
         return "not tried: only root can mount one", []
     machine = Machine(place, plots=False)
     graph = write_graph(place / "graph.npz")
-    trial, alone = Trial.of(machine, "train", graph, *SHORT)
+    trial, alone = Trial.of(machine, "train", graph, *SHORT, "--tensorboard")
     tried, sentences, problems = 0, 0, list[str]()
     for size in list(SIZES)[::every]:
         with mounted(machine.disk, f"size={size}k"):

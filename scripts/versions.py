@@ -26,10 +26,12 @@ from reliability import ROOT, read, record
 
 CHOICE = (
     "tests/unit",
-    *(f"tests/integration/test_{name}.py" for name in ("commands", "train_commands", "resume", "faults")),
+    *(f"tests/integration/test_{name}.py" for name in ("commands", "train_commands", "resume", "kills", "disks")),
     *(f"tests/laws/test_law_{name}.py" for name in ("exact_inference", "whole_graph", "no_trace", "torch_compile")),
 )
 ELSEWHERE = "test_documents.py"  # says whether the documents are right, which other versions cannot change
+
+QUIET = ("-W", "ignore::DeprecationWarning")  # what other versions say of each other
 
 
 def packages() -> dict[str, str]:
@@ -43,7 +45,7 @@ def run_tests(paths: tuple[str, ...]) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "tests.xml"
         ignored = [f"--ignore=tests/unit/{ELSEWHERE}"]
-        command = [sys.executable, "-m", "pytest", "-n", "2", f"--junit-xml={file}", *ignored, *paths]
+        command = [sys.executable, "-m", "pytest", "-n", "2", *QUIET, f"--junit-xml={file}", *ignored, *paths]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOPOFF_CACHE": str(Path(place) / "cache")}
         subprocess.run(command, cwd=ROOT, check=False, env=environment)
         suite = ET.parse(file).getroot()[0].attrib
