@@ -1,7 +1,7 @@
 """Let the disk fail at every write of a small run; see that it ends in one sentence and goes on in the same bits.
 
     python scripts/disks.py                 every change of the disk; writes docs/results/disks.json
-    python scripts/disks.py --every 10      each tenth one: a try, which writes nothing
+    python scripts/disks.py --every 3       each third one
 
 Errors are injected before a change of the disk and, where bytes are written, after half of them. As root, file systems
 of memory that are really too small, or become read-only, are mounted as well.
@@ -27,7 +27,8 @@ from reliability import ROOT, record
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from faults import SHORT, Ended, Fault, Machine, Trial, refused_well, write_graph  # noqa: E402
+from faults import Ended, Fault, Machine
+from trials import SHORT, Trial, refused_well, write_graph
 
 ERRORS = (  # the number of the error, and whether it lasts
     *((errno.ENOSPC, True), (errno.EROFS, True), (errno.EIO, False), (errno.EACCES, False), (errno.EDQUOT, True)),
@@ -69,10 +70,11 @@ def mounted(place: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def mount_small(every: int, place: Path) -> tuple[str, list[str]]:
+def mount_small(every: int, place: Path) -> tuple[dict[str, int] | None, list[str]]:
     """Run on file systems that are too small, then made larger; and on one that becomes read-only, then is not."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
-        return "not tried: only root can mount one", []
+        print("no file system of its own: only root can mount one")
+        return None, []
     machine = Machine(place, plots=False)
     graph = write_graph(place / "graph.npz")
     trial, alone = Trial.of(machine, "train", graph, *SHORT, "--tensorboard")
@@ -90,7 +92,8 @@ def mount_small(every: int, place: Path) -> tuple[str, list[str]]:
             timer.join()
             repair(machine.disk, "rw")
             tried, sentences = tried + 1, sentences + check(trial, ended, f"read-only at {step}/10", problems)
-    return f"{tried} of memory too small or become read-only; {sentences} runs ended in one sentence, the others had finished; {tried - len(problems)} ended in the same bits when resumed", problems  # fmt: skip
+    figures = {"tried": tried, "refused": sentences, "finished": tried - sentences, "same": tried - len(problems)}
+    return figures, problems
 
 
 def repair(place: Path, options: str) -> None:
@@ -121,10 +124,10 @@ def main() -> None:
         real, more = mount_small(every, Path(place) / "real")
         found = inject(every, Path(place) / "injected")
     found["problems"] += more
-    found["real"] = real
+    if real is not None:
+        found["errors"]["a real file system that is full, or read-only"] = real
     print(found)
-    if every == 1:
-        record("disks", found)
+    record("disks", found)
     if found["problems"]:
         raise SystemExit("Something was lost.")
 

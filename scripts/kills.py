@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from reliability import ROOT, record
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from faults import PHASES, SETTINGS, Fault, Machine, Trial, bits, leftovers, write_graph  # noqa: E402
+from faults import PHASES, Fault, Machine
+from trials import SETTINGS, Trial, bits, leftovers, write_graph
 
 COUNT, SEED, PROCESSES, ROUNDS = 50, 11, 4, 5
 CALLS = {"preparation": 2, "step": 20, "evaluation": 6, "checkpoint": 20, "result": 2, "report": 1, "seeds": 2}

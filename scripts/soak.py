@@ -1,7 +1,7 @@
 """Train for long, and see whether memory, open files or threads grow.
 
-    python scripts/soak.py                500 epochs of each loop; writes docs/results/soak.json
-    python scripts/soak.py --epochs 50    a try, which writes nothing
+python scripts/soak.py                500 epochs of each loop; writes docs/results/soak.json
+python scripts/soak.py --epochs 50    a try, which writes nothing
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reliability import ROOT, record
 from torch.nn import functional as F
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 import topoff
+from reliability import ROOT, record
 from topoff.machine.memory import keep_freed_memory
 from topoff.training.config import make_config
 from topoff.training.loop import Listener
@@ -32,7 +32,7 @@ from topoff.training.seed import train_seed
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from graphs import communities  # noqa: E402 - the graph lies with the tests
+from graphs import communities
 
 EPOCHS, NODES, WARM = 500, 1500, 0.2  # share of the epochs in which things may still grow
 GROWTH_MB = 8.0  # that is within the noise of an allocator
@@ -75,7 +75,8 @@ def library(data: Data, *, epochs: int) -> Samples:
         model.train()
         for batch in top:
             optimizer.zero_grad()
-            F.cross_entropy(top(batch)[batch.train_mask], batch.y[batch.train_mask]).backward()
+            loss = F.cross_entropy(top(batch)[batch.train_mask], batch.y[batch.train_mask])
+            torch.autograd.backward(loss)
             optimizer.step()
         model.eval()
         top.predict()

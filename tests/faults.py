@@ -1,7 +1,7 @@
 """Faults on purpose: runs of the command line that are killed, or whose disk fails, at a chosen moment.
 
-`scripts/kills.py`, `scripts/disks.py` and `tests/integration/test_faults.py` share this. A verb runs in a real process
-of its own; a server that has imported torch once forks it, so that it starts in milliseconds.
+`trials` compares what comes of them; `scripts/kills.py`, `scripts/disks.py` and the tests share both. A verb runs in a
+real process of its own; a server that has imported torch once forks it, so that it starts in milliseconds.
 
 Where a fault strikes is told by counting: the changes of the disk under one folder (files opened to be written, bytes
 written, flushed, folders made, names moved or removed), or the calls of a function that stands for a phase.
@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import builtins
 import errno
-import hashlib
 import importlib
 import io
-import json
 import multiprocessing
 import os
 import shutil
@@ -26,13 +24,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
 
 MODULES = ("topoff", "topoff.cli.app", "topoff.training.seed", "topoff.training.predictions", "topoff.report.page",
            "topoff.experiments.page", "topoff.experiments.table", "topoff.experiments.processes", "rich.progress",
@@ -49,10 +45,8 @@ PHASES = {
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 MOVES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod")
 FREEING = ("os.rename", "os.remove", "os.rmdir", "os.chmod")  # what a full disk still allows
-RELATIVE = ("os.remove", "os.rmdir", "os.mkdir")  # of which the last argument is the folder that the path is seen from
+RELATIVE = ("os.remove", "os.rmdir", "os.mkdir")
 FULL = (errno.ENOSPC, errno.EDQUOT)
-TIMES = ("seconds", "rss_mb", "date", "machine", "command", "load", "time_to_target")  # differ between any two runs
-NODES = 120
 
 
 @dataclass(frozen=True)
@@ -101,12 +95,12 @@ class Disk:
             Disk.watched.append(self)
         before = (io.open, os.fsync)
         Disk.watched[-1] = self
-        io.open = builtins.open = partial(self._opened, before[0])  # type: ignore[assignment]
-        os.fsync = partial(self._flushed, before[1])  # type: ignore[assignment]
+        io.open = builtins.open = partial(self._opened, before[0])
+        os.fsync = partial(self._flushed, before[1])
         try:
             yield self
         finally:
-            io.open, os.fsync = before  # type: ignore[assignment]
+            io.open, os.fsync = before
             builtins.open = before[0]
             Disk.watched[-1] = Disk(Path(os.devnull))
 
@@ -139,10 +133,9 @@ class Disk:
 
     def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Hear of what Python is about to do, whoever asked for it."""
-        if event in MOVES:
-            folder = arguments[-1] if isinstance(arguments[-1], int) and arguments[-1] > 0 and event in RELATIVE else None
-            self.change(event, arguments[0] if folder is None else f"{os.readlink(f'/proc/self/fd/{folder}')}/{arguments[0]}")
-        elif event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING:
+        if event in RELATIVE and arguments[-1] > 0:  # the last one is the folder that the path is seen from
+            self.change(event, Path(os.readlink(f"/proc/self/fd/{arguments[-1]}"), os.fsdecode(arguments[0])))
+        elif event in MOVES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
             self.change(event, arguments[0])
 
     def _opened(self, opened: Any, file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
@@ -225,7 +218,7 @@ def _run(arguments: list[str], place: str, fault: Fault, count: bool, plots: boo
     torch.set_num_threads(1)
     sys.argv = ["topoff", *arguments]
     if not plots:
-        importlib.import_module("topoff.report.page").build_report = _no_plots
+        setattr(importlib.import_module("topoff.report.page"), "build_report", _no_plots)  # noqa: B010
     disk = Disk(root / "disk", fault)
     disk.log = os.open(root / "changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     if fault.phase in PHASES:
@@ -315,7 +308,7 @@ class Here(Machine):
     @contextmanager
     def _drawing(self) -> Iterator[None]:
         """Draw plots only where they are wanted."""
-        page = importlib.import_module("topoff.report.page")
+        page: Any = importlib.import_module("topoff.report.page")
         before, page.build_report = page.build_report, page.build_report if self.plots else _no_plots
         try:
             yield
@@ -325,101 +318,3 @@ class Here(Machine):
 
 def _no_plots(run: Path) -> str:
     return "no plots"
-
-
-def write_graph(path: Path) -> Path:
-    """Write a random graph of three classes."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, NODES)
-    x = (np.eye(3)[y] + rng.normal(size=(NODES, 3))).astype(np.float32)
-    np.savez(path, x=x, y=y, edge_index=rng.integers(0, NODES, (2, 4 * NODES)))
-    return path
-
-
-SETTINGS = ["--epochs", "4", "--hidden", "8", "--layers", "2", "--ratio", "0.25", "--rank", "4", "--dropout", "0.3"]
-SETTINGS += ["--eval-every", "2", "--refresh", "every=2", "--checkpoint-seconds", "0", "--quiet"]
-SHORT = [*SETTINGS[2:], "--epochs", "2", "--set", "ratio=0.5"]
-
-
-def timeless(value: Any) -> Any:
-    """Leave out of a record what differs between any two runs: times, memory, date."""
-    if isinstance(value, dict):
-        return {key: timeless(item) for key, item in value.items() if not key.endswith(TIMES)}
-    return [timeless(item) for item in value] if isinstance(value, list) else value
-
-
-def bits(top: Path) -> dict[str, Any]:
-    """Return what must be the same in two runs, by file: weights, metrics, results, details, predictions."""
-    readers: dict[str, Callable[[Path], Any]] = {
-        ".safetensors": lambda path: hashlib.sha256(path.read_bytes()).hexdigest(),
-        ".jsonl": lambda path: [timeless(json.loads(line)) for line in path.read_text().splitlines()],
-        ".json": lambda path: timeless(json.loads(path.read_text())),
-        ".csv": Path.read_text,
-    }
-    names = ("model.safetensors", "metrics.jsonl", "result.json", "details.json", "measured.json", "predictions.csv")
-    found = [path for name in names for path in sorted(top.rglob(name)) if not path.parent.name.endswith(".part")]
-    return {str(path.relative_to(top)): readers[path.suffix](path) for path in found}
-
-
-def leftovers(disk: Path) -> list[str]:
-    """Name the files of processes that were killed or refused: drafts, and what lies in the temporary folder."""
-    return [str(path.relative_to(disk)) for path in disk.rglob("*") if path.name.endswith(".part") or (path.parent.name == "temp" and not path.name.startswith("torch_geometric"))]  # fmt: skip
-
-
-def refused_well(ended: Ended) -> bool:
-    """Whether a process that did not succeed said so in one sentence."""
-    said = ended.sentences
-    if ended.code == 0:
-        return not said
-    return ended.code in (1, 2) and len(said) == 1 and said[0].startswith("topoff: ") and "unexpected" not in said[0]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Run one command with faults, bring it to its end as a user would, and compare it with one that was left alone."""
-
-    machine: Machine
-    begin: list[object]  # the command, without --out
-    whole: dict[str, Any]  # bits of the run that was left alone
-    predict: bool = False  # whether predictions are among them
-
-    @classmethod
-    def of(cls, machine: Machine, *begin: object, predict: bool = False) -> tuple[Trial, Ended]:
-        """Leave a run alone; return what it is compared by, and how it ended."""
-        run, trial = machine.disk / "whole", cls(machine, list(begin), {}, predict)
-        ended = machine.run(*begin, "--out", run, count=True)
-        if ended.code:
-            raise ValueError(f"Expected a run without a fault to end well (got {ended.code} {ended.err}).")
-        return replace(trial, whole=trial.bits(run)), ended
-
-    def survive(self, *faults: Fault) -> tuple[str, list[Ended]]:
-        """Return what is wrong, if anything, and how the processes ended that had the faults."""
-        run, ended = self.machine.disk / "run", list[Ended]()
-        self.machine.clear()
-        for fault in faults:
-            ended.append(self.go_on(run, fault))
-            if fault.error and not refused_well(ended[-1]):
-                return f"not one sentence: {ended[-1].code} {ended[-1].err}", ended
-        last = self.go_on(run)
-        if last.code:
-            return f"cannot go on: {last.code} {last.err}", ended
-        left = [path for path in leftovers(self.machine.disk) if path.startswith("run/")]
-        if left:
-            return f"left behind: {left}", ended
-        found = self.bits(run)
-        different = [key for key in self.whole.keys() | found.keys() if found.get(key) != self.whole.get(key)]
-        return (f"other bits in {different}" if different else ""), ended
-
-    def go_on(self, run: Path, fault: Fault | None = None) -> Ended:
-        """Resume a run where there is something to resume, else begin it."""
-        if self.begin[0] == "train" and (run / "config.toml").is_file():
-            return self.machine.run("train", "--resume", run, "--quiet", fault=fault)
-        return self.machine.run(*self.begin, "--out", run, fault=fault)
-
-    def bits(self, run: Path) -> dict[str, Any]:
-        """Return the bits of a finished run."""
-        for model in sorted(run.rglob("model.safetensors")) if self.predict else ():
-            done = self.machine.run("predict", model.parent, "--out", model.with_name("predictions.csv"), "--quiet")
-            if done.code:
-                raise ValueError(f"Expected predictions of {model.parent} (got {done.code} {done.err}).")
-        return bits(run)

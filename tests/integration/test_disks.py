@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from faults import SHORT, Fault, Here, Trial, refused_well, write_graph
+from faults import Fault, Here
+from trials import SHORT, Trial, refused_well, write_graph
 
 FAILURES = [
     ("config.toml", "open", errno.ENOSPC),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from faults import SHORT, Fault, Machine, Trial, bits, leftovers, write_graph
+from faults import Fault, Machine
+from trials import SHORT, Trial, bits, leftovers, write_graph
 
 MOMENTS = [
     [Fault(1, phase="preparation", delay=0.01)],

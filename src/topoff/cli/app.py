@@ -70,6 +70,9 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         with warnings.catch_warnings(), hearing(lambda _: None):  # a verb that wants notices listens itself
+            warnings.filterwarnings(
+                "ignore", message=r"`torch\.jit", category=FutureWarning
+            )  # of PyG, for torch >= 2.15
             warn = cache(_warn)  # once, wherever it is
             warnings.showwarning = lambda message, *_, **__: warn(str(message))
             app(args=arguments, prog_name="topoff")
