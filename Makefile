@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test browser clean
+.PHONY: demo test browser clean oldest newest pythons faults
 demo: $(STAMP)
 	$(BIN)/topoff train wordnet --epochs 40 --norm none --no-residual --dropout 0 --lr 0.02 --schedule cosine --out runs/demo --overwrite
 
@@ -27,5 +27,44 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
+# Both ends of what pyproject.toml promises, each in an environment of its own: some minutes of tests, or TESTS=--all of
+# them. A torch without CUDA: make newest TORCH="torch --index-url https://download.pytorch.org/whl/cpu".
+PYTHON311 ?= python3.11
+PYTHON312 ?= python3.12
+PYTHON313 ?= python3.13
+TORCH ?= torch
+TESTS ?=
+INSTALL := -m pip install --quiet --disable-pip-version-check
+TOOLS := pytest pytest-xdist hypothesis
+
+oldest: .venv-oldest/.installed
+	$(<D)/bin/python scripts/versions.py oldest $(TESTS)
+
+newest: .venv-newest-3.13/.installed
+	$(<D)/bin/python scripts/versions.py "newest, 3.13" $(TESTS)
+
+newest-3.12: .venv-newest-3.12/.installed
+	$(<D)/bin/python scripts/versions.py "newest, 3.12" $(TESTS)
+
+pythons: oldest newest-3.12 newest
+
+.venv-oldest/.installed: pyproject.toml constraints-oldest.txt
+	test -x $(@D)/bin/python || $(PYTHON311) -m venv $(@D)
+	$(@D)/bin/python $(INSTALL) -c constraints-oldest.txt $(TORCH)
+	$(@D)/bin/python $(INSTALL) -c constraints-oldest.txt -e ".[tensorboard]" $(TOOLS)
+	touch $@
+
+.venv-newest-%/.installed: pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON$(subst .,,$*)) -m venv $(@D)
+	$(@D)/bin/python $(INSTALL) --upgrade $(TORCH)
+	$(@D)/bin/python $(INSTALL) --upgrade --upgrade-strategy eager -e ".[tensorboard]" $(TOOLS)
+	touch $@
+
+# What is tried to break it, at length: the figures of docs/reliability.md. About half an hour.
+faults: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/kills.py
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/disks.py
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/soak.py
+
 clean:
-	rm -rf $(VENV) build runs src/*.egg-info
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest-* build runs src/*.egg-info

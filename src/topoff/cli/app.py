@@ -94,6 +94,7 @@ def _run(arguments: list[str]) -> int:
     """Run a verb with warnings of one line; return the exit code."""
     check_words(arguments)
     with warnings.catch_warnings(), hearing(lambda _: None):  # a verb that wants notices listens itself
+        warnings.filterwarnings("ignore", message=r"`torch\.jit", category=FutureWarning)  # of PyG, for torch >= 2.15
         warn = cache(_warn)  # once, wherever it is
         warnings.showwarning = lambda message, *_, **__: warn(str(message))
         return int(app(args=arguments, prog_name="topoff", standalone_mode=False) or 0)

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from topoff.machine.files import replacing
+from topoff.machine.files import remove_drafts, replacing
 from topoff.machine.places import expand_home, home_or_temporary
 
+DAY = 24 * 3600.0  # no process writes for so long: a draft this old was left by one that was killed
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -79,6 +80,7 @@ def cached(key: str, build: Callable[[], Arrays], *, folder: str | Path | None =
     arrays = {name: np.asarray(value) for name, value in build().items()}
     _refuse_objects(arrays)
     try:
+        remove_drafts(path.parent, older=DAY)
         with replacing(path) as draft, zipfile.ZipFile(draft, "w") as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from topoff.machine.places import without_empty_parents
+
+DRAFT = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile completes the name
 
 
 @contextmanager
@@ -45,6 +50,32 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error  # of the same class, which the number chooses
+
+
+def is_draft(path: Path) -> bool:
+    """Whether a path is a draft of `replacing`: one that is being written, or that a killed process has left.
+
+    >>> is_draft(Path("run/.config.toml.ab12cd_x.part")), is_draft(Path("run/config.toml"))
+    (True, False)
+    """
+    return DRAFT.fullmatch(path.name) is not None
+
+
+def remove_drafts(folder: Path, *, older: float = 0.0) -> None:
+    """Remove the drafts of killed processes from a folder that nobody else writes to, or those `older` than seconds.
+
+    What cannot be removed, since the disk has become read-only, stays: it is in nobody's way.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (Path(folder) / ".a.txt.ab12cd_x.part").mkdir()
+    ...     remove_drafts(Path(folder))
+    ...     list(Path(folder).iterdir())
+    []
+    """
+    for path in filter(is_draft, list(folder.iterdir()) if folder.is_dir() else ()):
+        with suppress(FileNotFoundError):  # its writer, or another process that tidies up, was faster
+            if path.is_dir() and path.stat().st_mtime <= time.time() - older:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _move(draft: Path, path: Path, *, old: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from topoff.machine.files import replacing
+from topoff.machine.files import remove_drafts, replacing
 
 LOCK, HOLDER = ".lock", ".holder.json"
 TRIES = 3  # a lock file that another process removes at its end is made again
@@ -89,7 +89,7 @@ def holder_of(folder: Path) -> Holder | None:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold one folder."""
+    """Hold one folder; what killed processes left there of their drafts is removed."""
     lock, me = FileLock(str(folder / LOCK), timeout=0), this_process()
     try:
         number = _acquire(lock, folder)
@@ -111,6 +111,8 @@ def _held(folder: Path) -> Iterator[None]:
         yield
         return
     try:
+        for place in (folder, *(path for path in folder.iterdir() if path.is_dir() and not (path / LOCK).exists())):
+            remove_drafts(place)
         with replacing(folder / HOLDER) as draft:
             draft.write_text(json.dumps(asdict(me)))
         yield

@@ -48,8 +48,11 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
             _remove_empty(missing)
             raise
         try:
+            for remnant in [path for path in top.iterdir() if path.is_dir()]:
+                shutil.rmtree(remnant)
             first = next(iter(seeds.values()))
-            for place, config in {Path(): first, **seeds}.items():
+            inner = {place: config for place, config in seeds.items() if place != Path()}
+            for place, config in {**inner, Path(): first}.items():  # that of the whole run is the last: it makes it one
                 RunFolder(top / place).write("config.toml", write_toml(config, command=command))
                 held.enter_context(locked(top / place))
             yield

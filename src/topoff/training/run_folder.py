@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from topoff.machine.files import replacing
+from topoff.machine.files import is_draft, replacing
 from topoff.machine.json_objects import checksum, parse_object, plain
 from topoff.machine.lock import HOLDER, LOCK
 from topoff.training.checkpoints import CHECKPOINT as CHECKPOINT
@@ -80,7 +80,7 @@ class RunFolder:
         self.path = Path(path)
 
     def create(self) -> RunFolder:
-        """Make the folder; refuse one that holds something.
+        """Make the folder; refuse one that holds something, but what a process leaves that is killed as it begins.
 
         Raises:
             FileExistsError: there is a run, or something else.
@@ -92,7 +92,7 @@ class RunFolder:
                 f"Expected --out to be a new folder (got {self.path}, which holds a run); resume it with --resume "
                 f"{self.path}, start anew with --overwrite, or choose another --out."
             )
-        if self.path.is_dir() and {path.name for path in self.path.iterdir()} - {LOCK, HOLDER}:
+        if self.path.is_dir() and not all(map(_is_remnant, self.path.iterdir())):
             raise FileExistsError(
                 f"Expected --out to be a new folder (got {self.path}, which holds other files); choose another --out."
             )
@@ -239,6 +239,14 @@ def mark_of(content: bytes) -> str:
     '2:a3ffc1a9'
     """
     return f"{len(content)}:{checksum(content)}"
+
+
+def _is_remnant(path: Path) -> bool:
+    """Whether a process that is killed while it begins a run leaves this: a lock, a draft, the settings of a seed."""
+    if path.name in (LOCK, HOLDER) or is_draft(path):
+        return True
+    seed = path.is_dir() and re.fullmatch(r"seed-\d+", path.name) is not None
+    return seed and all(item.name == "config.toml" or _is_remnant(item) for item in path.iterdir())
 
 
 def _line(epoch: Epoch) -> str:
