@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
+from topoff.data.archive import check_memory
 from topoff.forward.call import Progress
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
@@ -40,6 +41,9 @@ def make_setup(config: Config, data: Data) -> Setup:
     """
     chosen, choices = choose(config, data)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
+    size = int(data.num_nodes or 0) * task.outputs * data.x.element_size()
+    remedy = "merge classes, or, if y is a quantity, make it floating point"
+    check_memory(size, what=f"{task.outputs:,} outputs of {data.num_nodes:,} nodes", remedy=remedy)
     torch.manual_seed(config.seed)
     model = model_for(chosen, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
     return Setup(chosen, choices, data, task, class_names(data, task), model)
