@@ -23,9 +23,9 @@ def check(data: Data, *, labels: bool = True) -> Data:
 
     x (n, d), or (n, t, d) and more, float32 or float64, finite (integers, bool and half precision become float32);
     edge_index int64 (2, E) contiguous, in range; y int64 (n,) classes without large gaps among their ids, or 0/1 float
-    (n, c) multi-label, or float (n,) regression, with -1 or NaN for nodes in no mask; bool masks (n,) that do not overlap, train_mask not empty; OGB's
-    `split_idx`, or `train_idx`, `valid_idx`, `test_idx`, become masks; edge_weight (E,) finite, in x's dtype; edge_attr
-    with E rows; further attributes as `check_attributes` wants them. Directed edges, self-loops, duplicates and
+    (n, c) multi-label, or float (n,) regression, with -1 or NaN for nodes in no mask; bool masks (n,) that do not
+    overlap, train_mask not empty; OGB's `split_idx`, or `train_idx`, `valid_idx`, `test_idx`, become masks; edge_weight
+    (E,) finite, in x's dtype; edge_attr with E rows; further attributes as `check_attributes` wants them. Directed edges, self-loops, duplicates and
     isolated nodes stay as they are. With labels=False, y, all masks, or those besides train_mask may be missing.
 
     Raises ValueError or TypeError in one sentence with the remedy.
@@ -187,7 +187,7 @@ def _check_disjoint(data: Data, masks: list[str]) -> None:
 def _check_y(value: Any, used: Tensor) -> Tensor:
     y = _dense("y", value)
     y = y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y
-    if y.dim() not in (1, 2) or y.size(0) != len(used):
+    if y.dim() not in (1, 2) or y.size(0) != len(used) or y.numel() == 0:
         remedy = "one label, or one row of 0/1 labels, per node"
         refuse(f"'y' to have {len(used)} rows", f"shape {tuple(y.shape)}", remedy)
     if y.dim() == 2:

@@ -151,6 +151,15 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "short mask": ({"train_mask": np.ones(3, bool)}, r"'train_mask' to be bool of shape \(6,\)"),
     "scalar": ({"edge_index": np.int64(3)}, r"'edge_index' to have shape \(2, edges\) \(got \(\)\)"),
     "scalar x": ({"x": np.float32(3)}, r"'x' to have shape \(nodes, features\) \(got \(\)\)"),
+    "no nodes": (
+        {"x": np.zeros((0, 2)), "edge_index": np.zeros((2, 0), int), "y": np.zeros(0, int), **NO_MASKS},
+        "'x' to have",
+    ),
+    "no labels to choose from": (
+        {"y": np.zeros((N, 0)), "class_names": None},
+        r"'y' to have 6 rows \(got shape \(6, 0\)",
+    ),
+    "no splits": ({name: np.zeros((N, 0), bool) for name in MASKS}, "masks to have a column for every split .got none"),
     "complex": ({"x": np.ones((N, 2), complex)}, r"'x' in .* to hold numbers \(got dtype complex128\)"),
     "dates": ({"x": np.ones((N, 2), "M8[s]")}, r"'x' in .* to hold numbers \(got dtype datetime64"),
     "structured": ({"x": np.zeros(N, "f4,i4")}, r"'x' in .* to hold numbers \(got dtype \["),
