@@ -25,8 +25,9 @@ def check(data: Data, *, labels: bool = True) -> Data:
     edge_index int64 (2, E) contiguous, in range; y int64 (n,) classes without large gaps among their ids, or 0/1 float
     (n, c) multi-label, or float (n,) regression, with -1 or NaN for nodes in no mask; bool masks (n,) that do not
     overlap, train_mask not empty; OGB's `split_idx`, or `train_idx`, `valid_idx`, `test_idx`, become masks; edge_weight
-    (E,) finite, in x's dtype; edge_attr with E rows; further attributes as `check_attributes` wants them. Directed edges, self-loops, duplicates and
-    isolated nodes stay as they are. With labels=False, y, all masks, or those besides train_mask may be missing.
+    (E,) finite, in x's dtype; edge_attr with E rows; further attributes as `check_attributes` wants them. Directed
+    edges, self-loops, duplicates and isolated nodes stay as they are. With labels=False, y, all masks, or those besides
+    train_mask may be missing.
 
     Raises ValueError or TypeError in one sentence with the remedy.
 
