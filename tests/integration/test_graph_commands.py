@@ -446,8 +446,8 @@ BAD_OPTIONS = {
     "format of npz": ("convert GRAPH NEW.npz --format csv", r"Expected no --format with an \.npz file \(got 'csv'\)"),
     "other file": ("convert GRAPH NEW.csv", r"Expected OUT to end in \.npz or to be a folder \(got '.*\.csv'\)"),
     "unwritable npz": ("convert wordnet GRAPH/out.npz", "Expected the folder of OUT to exist"),
-    "split": ("convert GRAPH NEW.npz --split 1", "Expected 'split' to be from 0 to 0"),
-    "split of info": ("info GRAPH --split 1", "Expected 'split' to be from 0 to 0"),
+    "split": ("convert GRAPH NEW.npz --split 1", "In .*: Expected 'split' to be from 0 to 0"),
+    "split of info": ("info GRAPH --split 1", "In .*: Expected 'split' to be from 0 to 0"),
 }
 
 

@@ -81,7 +81,7 @@ def check_array_file(path: Path, *, expected: str) -> None:
                     _check_claim(content, member.file_size, name=name, expected=expected)
 
 
-def check_memory(size: int, *, what: str) -> None:
+def check_memory(size: int, *, what: str, remedy: str = "give fewer rows or columns") -> None:
     """Refuse what is larger than the memory that is free.
 
     Raises:
@@ -89,7 +89,7 @@ def check_memory(size: int, *, what: str) -> None:
     """
     free = free_memory()
     if free is not None and size > free:
-        refuse(f"{what} to fit into memory, {readable(free)} free", readable(size), "give fewer rows or columns")
+        refuse(f"{what} to fit into memory, {readable(free)} free", readable(size), remedy)
 
 
 @contextmanager

@@ -139,15 +139,15 @@ def _native(name: str, array: np.ndarray[Any, Any], *, origin: str) -> np.ndarra
     if kind not in "biuf":
         refuse(f"{said} to hold numbers", f"dtype {array.dtype}", "encode it as numbers")
     if kind in "iu" and name == "x":
-        return np.ascontiguousarray(array, dtype=np.float32)
+        return np.asarray(array, dtype=np.float32, order="C")
     if kind in "iu":
         if kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             refuse(f"{said} to hold integers below 2^63", str(array.max()), "renumber them from 0")
-        return np.ascontiguousarray(array, dtype=np.int64)
+        return np.asarray(array, dtype=np.int64, order="C")
     if kind == "f" and array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray(array, dtype=np.float64)
-    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+            return np.asarray(array, dtype=np.float64, order="C")
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
 def stored_features(x: np.ndarray[Any, Any]) -> Arrays:

@@ -1,4 +1,4 @@
-"""Read the raw files for which PyG unpickles: Planetoid's eight files, and the one .npz file of the karate club's graphs.
+"""Read the raw files that PyG unpickles: Planetoid's eight, and the one .npz file of the karate club's graphs.
 
 The arrays are the same, bit by bit, as PyG's readers give; nothing in the files is run (data/unpickle).
 """

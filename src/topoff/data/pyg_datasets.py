@@ -115,8 +115,9 @@ def _download(name: str, root: Path, *, missing: list[Path]) -> None:
     except Exception as error:
         for path in missing:
             path.unlink(missing_ok=True)
+        places = ", ".join(map(str, missing))
         raise FileNotFoundError(
-            f"Expected the raw files of {name} at {', '.join(map(str, missing))} (got no files there, and the download failed: "
+            f"Expected the raw files of {name} at {places} (got no files there, and the download failed: "
             f"{type(error).__name__}: {error}); put them there, or name another folder with 'root'."
         ) from error
     finally:

@@ -1,7 +1,7 @@
 """Find what a source stands for: the embedded graph, a PyG dataset, an .npz file or a folder; read its arrays.
 
-A name of ours may also be the name of a file or folder of the user's. `./Cora` is always the path and `name:Cora` always
-the dataset; plain `Cora` is either, as long as only one of them is there.
+A name of ours may also be the name of a file or folder of the user's. `./Cora` is always the path and `name:Cora`
+always the dataset; plain `Cora` is either, as long as only one of them is there.
 
 >>> find_source("CORA").name, find_source("./Cora.npz").name
 ('Cora', None)
@@ -94,7 +94,7 @@ def read_graph(source: Source, *, labels: bool = True, trust: bool = False) -> A
     """Return x (n, d), edge_index (2, E), y and, where given, masks (n,) or (n, splits), edge_weight, edge_attr, names.
 
     The names are node_ids (n,), strings or integers, and class_names (c,), strings. Folders of tables are read in
-    data/tables. Without `labels`, y may be missing in an .npz file. With `trust`, raw files that are pickles may run code.
+    data/tables. Without `labels`, y may be missing in an .npz file. With `trust`, pickled raw files may run code.
 
     Raises FileNotFoundError for missing files and ValueError for unreadable ones.
 
@@ -179,8 +179,9 @@ def _refuse_name(source: str | Path) -> str:
     spelt = str(source).removeprefix(PREFIX)
     near = difflib.get_close_matches(_plain(spelt), GRAPHS, n=1)
     hint = f"did you mean '{GRAPHS[near[0]]}'?" if near else f"the names are {', '.join(GRAPHS.values())}."
+    got = f"{str(source)!r:.80}"
     raise ValueError(
-        f"Expected the name of a graph, an .npz file or a folder (got {str(source)!r:.80}, which is none of them); {hint}"
+        f"Expected the name of a graph, an .npz file or a folder (got {got}, which is none of them); {hint}"
     )
 
 

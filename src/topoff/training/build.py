@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
+from topoff.data.archive import check_memory
 from topoff.forward.call import Progress
 from topoff.machine.user_code import user_code
 from topoff.methods.protocol import Method
@@ -44,6 +45,9 @@ def make_setup(config: Config, data: Data) -> Setup:
     """
     chosen, choices = choose(config, data)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
+    size = int(data.num_nodes or 0) * task.outputs * data.x.element_size()
+    remedy = "merge classes, or, if y is a quantity, make it floating point"
+    check_memory(size, what=f"{task.outputs:,} outputs of {data.num_nodes:,} nodes", remedy=remedy)
     torch.manual_seed(config.seed)
     name = model_of(chosen.method, chosen.model)
 

@@ -83,9 +83,8 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
         hits, count, guessed = (predicted & truth).sum(0), truth.sum(0), predicted.sum(0)
     else:
         truth, predicted = data.y[test], out[test].argmax(dim=1)
-        of = {"minlength": task.outputs}
-        hits, count = torch.bincount(truth[truth == predicted], **of), torch.bincount(truth, **of)
-        guessed = torch.bincount(predicted, **of)
+        nodes = (truth[truth == predicted], truth, predicted)
+        hits, count, guessed = (torch.bincount(some, minlength=task.outputs) for some in nodes)
         details |= _confusions(truth, predicted, count)
     shown = _largest(count, MOST_ROWS).tolist()
     columns = (column[shown].tolist() for column in (hits, count, guessed))
@@ -101,7 +100,7 @@ def _largest(count: Tensor, most: int) -> Tensor:
 def _confusions(truth: Tensor, predicted: Tensor, count: Tensor) -> dict[str, Any]:
     """Count how often each class was taken for each (true, predicted); of very many classes, the largest.
 
-    For these, `confused` has their ids, `sizes` their nodes, and `mistakes` the most frequent confusions of all classes.
+    Of these, `confused` has the ids, `sizes` the nodes; `mistakes` are the most frequent confusions of all classes.
     """
     outputs, kept = len(count), _largest(count, MOST_CLASSES)
     place = torch.full((outputs,), -1).index_put_((kept,), torch.arange(len(kept)))

@@ -116,3 +116,10 @@ def test_rare_labels_of_many_are_no_imbalance() -> None:
     unbalance(data)
     data.y = torch.nn.functional.one_hot(data.y, 2).float()
     assert not any("largest class" in sentence for sentence in describe(data).warnings)
+
+
+def test_one_class_only() -> None:
+    data = ring()
+    data.y = torch.zeros_like(data.y)
+    assert any("one class only" in warning for warning in describe(data).warnings)
+    assert not any("one class only" in warning for warning in describe(ring()).warnings)
