@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from topoff.cli.flags import AsJson, Overwrite, Quiet, Root, Run, SpreadsheetSafe
+from topoff.data.write import check_spelling
 
 EXAMPLES = """Examples:
 
@@ -41,6 +42,7 @@ def predict(
         raise ValueError(f"Expected --out to be a file (got the folder {out}); choose another name.")
     if spreadsheet_safe and out.suffix != ".csv":
         raise ValueError(f"Expected --out to end in .csv with --spreadsheet-safe (got '{out}'); leave the flag out.")
+    check_spelling(out)
     from topoff.cli.summaries import working
     from topoff.data.places import refuse_source
     from topoff.training.predictions import prediction_table, write_predictions
