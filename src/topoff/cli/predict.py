@@ -20,6 +20,7 @@ from topoff.cli.flags import (
     Trust,
     refuse_foreign_run,
 )
+from topoff.data.write import check_spelling
 from topoff.machine.places import without_empty_parents
 
 EXAMPLES = """Examples:
@@ -54,6 +55,7 @@ def predict(
         raise ValueError(f"Expected --out to be a file (got the folder {out}); choose another name.")
     if spreadsheet_safe and out.suffix != ".csv":
         raise ValueError(f"Expected --out to end in .csv with --spreadsheet-safe (got '{out}'); leave the flag out.")
+    check_spelling(out)
     from topoff.cli.summaries import working
     from topoff.data.places import refuse_source
     from topoff.training.predictions import prediction_table, write_predictions

@@ -30,6 +30,7 @@ def copy_tables(data: Data, folder: Path, *, ending: str, rows: Bools | None, sp
     are written, with their weight.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> from topoff.data.load import load
     >>> with tempfile.TemporaryDirectory() as place:
     ...     _ = (Path(place) / "nodes.csv").write_text("id,city,label\\n007,Oslo,a\\n008,Rome,b\\n")

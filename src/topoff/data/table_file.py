@@ -5,6 +5,7 @@ decimal comma, and 1,5 would silently become a category.
 """
 
 import csv
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +151,7 @@ def _check_quotes(path: Path, rows: Any) -> None:
 
 def _parse(path: Path, header: list[str], *, threads: bool, on_bad_row: Any = None) -> Any:
     """Let pyarrow read the columns of a header as strings."""
-    with path.open("rb") as handle:  # opened here: pyarrow takes no path that is not UTF-8
+    with pa.OSFile(os.fsencode(path)) as handle:  # a path as a string must be UTF-8
         return pyarrow.csv.read_csv(
             handle,
             read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=BLOCK),

@@ -47,6 +47,7 @@ def check_place(out: str, *, overwrite: bool) -> Path:
     Traceback (most recent call last):
     ValueError: Expected the folder of OUT to exist (got no folder /nowhere); create it first.
     """
+    check_spelling(out)
     path = expand_home(out).resolve()
     if not path.parent.is_dir():
         raise ValueError(f"Expected the folder of OUT to exist (got no folder {path.parent}); create it first.")
@@ -61,6 +62,12 @@ def check_place(out: str, *, overwrite: bool) -> Path:
         wanted = "a file" if wanted_file else "a folder of tables only"
         raise ValueError(f"Expected {path} to be {wanted} to overwrite it (got {got}); choose another path.")
     return path
+
+
+def check_spelling(out: str | Path) -> None:
+    """Refuse a path that is no UTF-8: neither libraries nor a result in text or JSON could name it."""
+    if any("\ud800" <= letter <= "\udfff" for letter in str(out)):
+        raise ValueError(f"Expected the output to have a name in UTF-8 (got {str(out)!a}); choose another name.")
 
 
 # ---- the files

@@ -85,6 +85,14 @@ def test_what_is_new_may_lie_beside_a_graph(place: Path) -> None:
         refuse_source(place / "graph.npz", "graph.npz")
 
 
+@pytest.mark.parametrize("line", ["convert g OUT", "partition g --parts 1 --out OUT.csv", "predict g --out OUT.csv"])
+def test_an_output_that_is_no_utf8(command: Command, place: Path, line: str) -> None:
+    before = contents(place)
+    refused = command(*line.replace("OUT", "new\udcff").split(), code=2).err
+    assert "to have a name in UTF-8 (got 'new\\udcff" in refused
+    assert contents(place) == before
+
+
 def test_info_advises_a_command_that_works(command: Command, place: Path) -> None:
     warnings = " ".join(command("info", "g", "--json").json["warnings"])
     assert "run `topoff convert g g-undirected --undirected` and use g-undirected" in warnings
