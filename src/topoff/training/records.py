@@ -44,7 +44,7 @@ def validated(kind: type[Kind], found: Mapping[str, Any], *, origin: str, nulls:
     known = _known(kind, found)
     if nulls:
         known = {item.name: found.get(item.name) for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for name, adapter in _adapters(kind).items():
+    for name, adapter in _adapters(kind).items():  # type: ignore[arg-type]
         try:
             adapter.validate_python(known.get(name), strict=True) if name in known else None
         except ValidationError as error:

@@ -236,7 +236,7 @@ def test_a_checkpoint_without_state_is_one_sentence(
 
 def test_a_damaged_model_is_one_sentence(folder: RunFolder) -> None:
     (folder.path / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"model.safetensors to be a whole safetensors file \(got .*\); restore it"):
+    with pytest.raises(ValueError, match=r"model.safetensors to be a whole safetensors file \(got .*\); train again"):
         folder.load_model()
 
 
