@@ -117,7 +117,7 @@ def _warn_of_unused(configs: list[Config], given: list[dict[str, Any]], own: dic
     """Warn of settings that no method or model reads, and of those for one method that it does not."""
     from topoff.training.defaults import unused
 
-    first = {config.method: config for config in reversed(configs)}
+    first: dict[str, Config] = {config.method: config for config in reversed(configs)}
     reasons = [reason for method, keys in own.items() for reason in unused(first[method], keys)]
     for key in dict.fromkeys(key for layer in given for key in layer):
         found = [unused(config, [key]) for config in first.values()]
