@@ -139,6 +139,8 @@ def _sentence(error: Exception) -> tuple[str, int]:
         return f"Cannot {'read' if locked else 'write'} {error.filename}: {reason}. Choose another path.", 2
     if isinstance(error, UsageError):
         return usage_sentence(error, sys.argv[1:]), 2
+    if isinstance(error, UnicodeError):  # its own text names neither file nor remedy
+        return "Expected UTF-8 text in every file and name (got other bytes); save or rename it as UTF-8.", 2
     if mistake:
         return str(error), 2
     if is_out_of_memory(error):

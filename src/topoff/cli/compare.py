@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,6 +107,7 @@ def compare(
     numbers = [base.seed] if seeds is None else parse_seeds(seeds)
     layers = {key: value for layer in given for key, value in layer.items() if value is not None}
     configs = [config_of(name, seed, base=layers, own=own[name]) for name in names for seed in numbers]
+    _warn_of_unused(configs, given[2:], own)
     jobs = [
         Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd(), trust)
         for config in configs
@@ -115,6 +117,19 @@ def compare(
     about = {"dataset": base.dataset, "model": base.model, "epochs": base.epochs, "out": str(top), "command": command()}
     rows: dict[str, Any] = {"methods": names, "seeds": numbers, "own": own, "failures": failures}
     _show(top, make_table(top, **rows, about=about, target=target), as_json=as_json)
+
+
+def _warn_of_unused(configs: list[Config], given: list[dict[str, Any]], own: dict[str, dict[str, Any]]) -> None:
+    """Warn of settings that no method or model reads, and of those for one method that it does not."""
+    from topoff.training.defaults import unused
+
+    first: dict[str, Config] = {config.method: config for config in reversed(configs)}
+    reasons = [reason for method, keys in own.items() for reason in unused(first[method], keys)]
+    for key in dict.fromkeys(key for layer in given for key in layer):
+        found = [unused(config, [key]) for config in first.values()]
+        reasons += found[0] if all(found) else []
+    for reason in reasons:
+        warnings.warn(f"{reason}; leave it out.", stacklevel=2)
 
 
 def _show(top: Path, made: dict[str, Any], *, as_json: bool) -> None:

@@ -31,9 +31,11 @@ def stopping(stop: Stop) -> Iterator[None]:
 
 def _signals() -> list[int]:
     """Return the signals that stop this process."""
-    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
-    heard = hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([hang_up] if heard else [])]
+    hang_up: int | None = getattr(signal, "SIGHUP", None)  # not on Windows
+    ending = [int(signal.SIGINT), int(signal.SIGTERM)]
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return ending
+    return [*ending, hang_up]
 
 
 def is_hang_up(number: int) -> bool:

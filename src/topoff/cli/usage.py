@@ -60,7 +60,8 @@ def usage_sentence(error: Any, words: Sequence[str]) -> str:
         return f"Expected a flag of {verb} (got '{error.option_name}'); {_near(error.option_name, known) or remedy}"
     if text.startswith("No such command"):
         word = next((word for word in words if not word.startswith("-")), "")
-        return f"Expected a verb of {verb} (got '{word}'); {_near(word, list(command.commands)) or remedy}"
+        verbs = list(getattr(command, "commands", ()))
+        return f"Expected a verb of {verb} (got '{word}'); {_near(word, verbs) or remedy}"
     if text.startswith("Missing "):
         return f"Expected {text.removeprefix('Missing ')} to be given (got nothing); {remedy}"
     wish = text.partition("Input should be ")[2]

@@ -117,7 +117,7 @@ def make_row(
     row["target_reached"] = None if target is None else reached
     row["seeds"] = [run.seed for run in runs]
     row["load"] = [run.measured.get("load") for run in runs]
-    row["chosen"] = {choice["what"]: choice["value"] for choice in runs[0].result.chosen}
+    row["chosen"] = {str(choice.get("what")): choice.get("value") for choice in runs[0].result.chosen}
     notes = [run.measured.get("note") for run in runs]
     notes += [f"seed {seed}: {why}" for seed, why in reasons.items() if seed not in lost]
     row["notes"] = list(dict.fromkeys(note for note in notes if note))
