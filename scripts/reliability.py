@@ -64,8 +64,8 @@ def kills(found: Figures) -> str:
     rows.append(["**together**", found["tried"], found["same"]])
     return (
         "A run is killed (SIGKILL) and resumed; weights, metrics, scores, details and predictions must have the bits "
-        f"of a run that was left alone, and no draft may lie about. {found['twice']} of the runs were killed again while "
-        f"they were resumed. Moments are drawn from seed {found['seed']}.\n\n"
+        f"of a run that was left alone, and no draft may lie about. {found['twice']} of the runs were killed again "
+        f"while they were resumed. Moments are drawn from seed {found['seed']}.\n\n"
         + table(["killed in", "runs killed", "ended in the same bits"], rows)
     )
 

@@ -1,7 +1,9 @@
 """The documents tell the truth: what they name exists, and the walks that they describe are the code's own."""
 
 import re
+import runpy
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -47,6 +49,24 @@ def test_links_lead_somewhere(name: str) -> None:
     page = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_the_figures_of_reliability_are_those_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "reliability.py"))
+    page = ROOT / "docs" / "reliability.md"
+    assert page.read_text() == script["page"](), f"{page.name} is stale: run python scripts/reliability.py"
+    for kind in ("kills", "caches", "disks", "soak", "versions"):
+        assert f"## {script['SECTIONS'][kind][0]}\n" in page.read_text(), f"{kind} was not measured"
+
+
+def test_the_oldest_versions_that_are_promised_are_those_that_are_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = [*project["dependencies"], *project["optional-dependencies"]["tensorboard"]]
+    tested = dict(re.findall(r"^([\w-]+)==([\w.]+)$", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE))
+    bounds = dict(line.split(">=") for line in promised)
+    assert tested.keys() == bounds.keys()
+    for name, bound in bounds.items():  # the first version that has the bound's numbers
+        assert tested[name].split(".")[: len(bound.split("."))] == bound.split("."), name
 
 
 def test_three_clicks_from_the_readme_to_the_equation() -> None:

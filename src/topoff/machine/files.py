@@ -49,7 +49,8 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error  # of the same class, which the number chooses
+        reason = os.strerror(error.errno)  # pyarrow says more, and repeats itself
+        raise OSError(error.errno, reason, str(path)) from error  # of the same class, which the number chooses
 
 
 def is_draft(path: Path) -> bool:

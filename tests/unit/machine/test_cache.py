@@ -170,3 +170,12 @@ def test_content_hash_sees_values_dtype_shape_and_order() -> None:
     assert len(set(different)) == len(different)
     assert content_hash(x.reshape(2, 3)) == content_hash(np.asfortranarray(x.reshape(2, 3)))
     assert all(len(value) == 32 for value in different)
+
+
+def test_old_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    drafts = [tmp_path / f".a.npz.{name}.part" for name in ("abcdefgh", "12345678")]
+    for draft in drafts:
+        draft.mkdir()
+    os.utime(drafts[0], (0, 0))
+    cached("a", lambda: {"x": np.zeros(1)}, folder=tmp_path)
+    assert sorted(tmp_path.iterdir()) == [drafts[1], tmp_path / "a.npz"]  # the other one may be written just now

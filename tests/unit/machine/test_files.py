@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from topoff.machine.files import replacing
+from topoff.machine.files import is_draft, remove_drafts, replacing
 
 
 def write_file(draft: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_killed_process_leaves_the_old_file_whole(tmp_path: Path) -> None:
     code = """
         import os, signal, sys
         from pathlib import Path
-        from topoff.machine.files import replacing
+        from topoff.machine.files import is_draft, remove_drafts, replacing
         with replacing(Path(sys.argv[1])) as draft:
             draft.write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -156,3 +157,17 @@ def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
     with replacing(tmp_path / "written") as draft:
         write_file(draft)
     assert (tmp_path / "written").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_what_a_killed_process_leaves_is_recognised_and_removed(tmp_path: Path) -> None:
+    with replacing(tmp_path / "old") as draft:
+        draft.write_text("new")
+        shutil.copytree(draft.parent, tmp_path / draft.parent.name.replace("old", "older"))
+        assert is_draft(draft.parent)
+    (tmp_path / ".mine.part").mkdir()
+    (tmp_path / ".film.abcdefgh.part").write_text("a download")  # a file: no draft of ours
+    remove_drafts(tmp_path, older=60)
+    assert len(list(tmp_path.iterdir())) == 4
+    remove_drafts(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".film.abcdefgh.part", ".mine.part", "old"]
+    remove_drafts(tmp_path / "nowhere")

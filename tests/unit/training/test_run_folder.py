@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from topoff.training.config import make_config
+from topoff.training.new_run import new_run
 from topoff.training.records import Epoch
 from topoff.training.run_folder import CHECKPOINT, Checkpoint, Metrics, RunFolder, Settings
 
@@ -330,3 +332,23 @@ def test_a_line_that_a_full_disk_cut_is_dropped(folder: RunFolder, monkeypatch: 
     folder.append(Epoch(2))
     lines = (folder.path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_what_is_left_of_a_beginning_is_no_run(folder: RunFolder) -> None:
+    """A process that is killed as it begins leaves drafts, locks and settings of some seeds."""
+    (folder.path / ".config.toml.ab12cd_x.part").mkdir()
+    (folder.path / "seed-1").mkdir()
+    (folder.path / "seed-1" / "config.toml").write_text("seed = 1")
+    assert folder.create() is folder
+    (folder.path / "seed-1" / "metrics.jsonl").write_text("{}")
+    with pytest.raises(FileExistsError, match="holds other files"):
+        folder.create()
+
+
+def test_a_run_begins_where_another_one_had_only_begun(tmp_path: Path) -> None:
+    config = make_config({"dataset": "wordnet"})
+    (tmp_path / "run" / "seed-7").mkdir(parents=True)
+    (tmp_path / "run" / "seed-7" / "config.toml").write_text("seed = 7")
+    with new_run(tmp_path / "run", {Path("seed-0"): config, Path("seed-1"): config}, command="topoff train"):
+        found = sorted(path.name for path in (tmp_path / "run").glob("*"))
+    assert [name for name in found if not name.startswith(".")] == ["config.toml", "seed-0", "seed-1"]
