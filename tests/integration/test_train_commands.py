@@ -764,7 +764,7 @@ BAD_TRAINING = {
     "metric": ("GRAPH --metric acc", r"Expected metric to be .*\(got 'acc'\)"),
     "model": ("GRAPH --model gcnn", r"Expected model to be .*\(got 'gcnn'\); did you mean 'gcn'"),
     "module": ("GRAPH --model no_such_module:Net", "Expected model .* to name a module that can be imported"),
-    "rank": ("GRAPH --rank -1", r"Expected rank to be .*\(got -1\)"),
+    "rank": ("GRAPH --rank -1", r"Expected 'rank' to be .*\(got '-1'\)"),
     "seeds": ("GRAPH --seeds 3-1", r"Expected --seeds to be numbers and ranges.*\(got '3-1'\)"),
     "split": ("GRAPH --split 3", "Expected 'split' to be from 0 to 0"),
     "truncated": ("PLACE/cut.npz", r"Expected .*cut\.npz to be a whole \.npz file"),
@@ -880,7 +880,7 @@ def test_a_mistake_in_using_a_run_is_one_line(
 @pytest.mark.parametrize("line", ["train --hiden 3", "train --epochs two", "evaluate", "predict", "report", "trian"])
 def test_what_typer_refuses_is_exit_code_2(command: Command, line: str, tmp_path: Path) -> None:
     done = command(*line.split(), code=2)
-    assert "Error: " in done.err
+    assert re.fullmatch(r"topoff: .*(see topoff .*--help\.|did you mean .*\?)\n", done.err)
     assert list(tmp_path.iterdir()) == []
 
 
