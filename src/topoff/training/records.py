@@ -66,7 +66,7 @@ def _adapters(kind: Hashable) -> dict[str, Any]:
     """Make what validates the fields of a kind of record."""
     from pydantic import TypeAdapter
 
-    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind).items()}
+    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
 def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
