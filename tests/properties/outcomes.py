@@ -18,7 +18,7 @@ from warnings import catch_warnings, simplefilter
 
 from topoff.cli import app
 
-LEAKS = ("Traceback", "unexpected", "codec can't", "invalid literal", "indices must be", "surrogates not", "NoneType")
+LEAKS = ("Traceback", "(unexpected;", "codec can't", "invalid literal", "indices must be", "surrogates not", "NoneType")
 COUNTS: dict[str, Counter[str]] = defaultdict(Counter)  # by kind of input: tried, right, refused
 
 

@@ -73,7 +73,11 @@ def test_flags(flags: list[tuple[str, str]]) -> None:
 @example('"', "\\", "\r\n")
 @example("\ud800", "\x7f", "# chosen: x")
 def test_settings_read_back_equal(name: str, root: str, command: str) -> None:
-    config = make_config({"dataset": name or "x", "root": root, "model": "gcn"})
+    try:
+        config = make_config({"dataset": name, "root": root, "model": "gcn"})
+    except ValueError:  # texts that no file system and no TOML can hold
+        assert not name or not root or not f"{name}{root}".isprintable()
+        return
     written = write_toml(config, command=command, reasons={"dataset": root})
     read = tomllib.loads(written.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass"))
     assert make_config(read) == config
