@@ -22,7 +22,7 @@ STANDARD = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 # In these nothing is the user's own; other installed packages may be.
 LIBRARIES = {"torch", "torch_geometric", "torch_sparse", "torch_scatter", "numpy", "scipy", "typer", "click", "rich"}
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # not the code is wrong, whoever writes
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # no code is wrong there
 LONG = 400  # characters of an error's own words
 
 
@@ -30,8 +30,8 @@ LONG = 400  # characters of an error's own words
 def user_code(expected: str, *, remedy: str, anything: bool = True) -> Iterator[None]:
     """Turn what code of the user's raises inside `with`, `sys.exit` included, into one sentence.
 
-    Sentences of ours, lack of memory or disk and Ctrl-C stay what they are; where not `anything` inside is the user's code,
-    so does an error that passed no line of it.
+    Sentences of ours, lack of memory or disk and Ctrl-C stay what they are; where not `anything` inside is the user's
+    code, so does an error that passed no line of it.
 
     Raises:
         ValueError: what was expected, the user's file and line, and the error in its own words.
