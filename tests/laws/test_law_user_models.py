@@ -82,7 +82,7 @@ def gradients(model, loss):
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
-@pytest.mark.parametrize("graph", ["directed", "acyclic", "corners"])
+@pytest.mark.parametrize("graph", ["acyclic", "corners"])  # on the directed one below, after training
 @pytest.mark.parametrize("name", users.EXACT)
 def test_predict_equals_the_plain_forward(name, graph):
     data = users.graph_for(name, graph)
@@ -140,7 +140,7 @@ def test_a_first_layer_is_exact_in_training_however_the_graph_is_cut(name, graph
         assert_same(top(batch), truth[batch.n_id])
 
 
-@pytest.mark.parametrize("graph", ["directed", "acyclic"])
+@pytest.mark.parametrize("graph", ["acyclic"])
 @pytest.mark.parametrize("name", users.REFUSED)
 def test_what_cannot_be_batched_is_refused_for_its_true_reason(name, graph):
     data = users.graph_for(name, graph)

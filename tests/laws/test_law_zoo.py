@@ -124,7 +124,7 @@ def assert_gradient_of_what_is_computed(model: nn.Module, run: Callable[[], list
     assert slope == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-3, abs=1e-6)
 
 
-@pytest.mark.parametrize(("variant", "graph"), rows(REFUSED))
+@pytest.mark.parametrize(("variant", "graph"), rows(REFUSED, ["directed", "lonely"]))
 def test_refused_with_the_reason(variant: Variant, graph: str):
     data = variant.graph(graph)
     for key in ("x", "edge_weight", "edge_attr", "pos", "normal"):
