@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test browser clean oldest newest pythons faults
+.PHONY: demo test browser clean oldest newest newest-3.12 pythons faults properties
 demo: $(STAMP)
 	$(BIN)/topoff train wordnet --epochs 40 --norm none --no-residual --dropout 0 --lr 0.02 --schedule cosine --out runs/demo --overwrite
 
@@ -61,10 +61,15 @@ pythons: oldest newest-3.12 newest
 	touch $@
 
 # What is tried to break it, at length: the figures of docs/reliability.md. About half an hour.
-faults: $(STAMP)
+faults: $(STAMP) properties
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/kills.py
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/disks.py
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/soak.py
+
+# Many new random graphs, settings and damaged files, where `make test` always draws the same few.
+EXAMPLES ?= 200
+properties: $(STAMP)
+	$(BIN)/python scripts/inputs.py $(EXAMPLES)
 
 clean:
 	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest-* build runs src/*.egg-info

@@ -50,12 +50,16 @@ def call(*arguments: object, capture: pytest.CaptureFixture[str], code: int = 0)
     return done
 
 
-def start(*arguments: object, folder: Path, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    """Start Python in a folder, in a process of its own with a small environment, that Ctrl-C can stop."""
+def start(
+    *arguments: object, folder: Path, stderr: int = subprocess.PIPE, ignored: signal.Signals | None = None
+) -> subprocess.Popen[str]:
+    """Start Python in a folder, in a process of its own with a small environment, that Ctrl-C can stop.
+
+    A signal may be `ignored`, as SIGINT is for what a script starts in the background.
+    """
     environment = {key: os.environ[key] for key in KEPT if key in os.environ}
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # `nohup make test &` ignores it: so would a child
+    wish = signal.SIG_IGN if ignored == signal.SIGINT else signal.default_int_handler
+    before = signal.signal(signal.SIGINT, wish)  # `nohup make test &` ignores it: so would a child
     try:
         return subprocess.Popen(
             [sys.executable, *map(str, arguments)],
@@ -69,9 +73,11 @@ def start(*arguments: object, folder: Path, stderr: int = subprocess.PIPE) -> su
         signal.signal(signal.SIGINT, before)
 
 
-def start_verb(*arguments: object, folder: Path, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def start_verb(
+    *arguments: object, folder: Path, stderr: int = subprocess.PIPE, ignored: signal.Signals | None = None
+) -> subprocess.Popen[str]:
     """Start a verb in a process of its own."""
-    return start("-m", "topoff", *arguments, folder=folder, stderr=stderr)
+    return start("-m", "topoff", *arguments, folder=folder, stderr=stderr, ignored=ignored)
 
 
 def finish(process: subprocess.Popen[str]) -> Done:

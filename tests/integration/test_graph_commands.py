@@ -101,7 +101,9 @@ def test_info_in_json_is_the_description(command: Command, crooked: Path) -> Non
     from dataclasses import asdict
 
     expected = {"dataset": str(crooked), **asdict(describe(topoff.load(crooked))), "notes": []}
-    assert command("info", crooked, "--json").json == json.loads(json.dumps(expected))
+    found = command("info", crooked, "--json").json
+    assert len(found["warnings"]) == len(expected["warnings"])  # those with a command name the graph
+    assert found | {"warnings": expected["warnings"]} == json.loads(json.dumps(expected))
 
 
 def test_quiet_leaves_the_result_alone(command: Command, crooked: Path, tmp_path: Path) -> None:
@@ -365,11 +367,6 @@ def test_what_exists_is_replaced_only_when_asked(command: Command, graph: Path, 
     assert sorted(file.name for file in graph.parent.iterdir()) == sorted(["crooked.npz", "graph.npz", out])
 
 
-def test_a_graph_may_replace_itself(command: Command, crooked: Path) -> None:
-    command("convert", crooked, crooked, "--undirected", "--overwrite")
-    assert describe(topoff.load(crooked)).undirected
-
-
 def test_other_tables_of_a_folder_do_not_stay(command: Command, graph: Path) -> None:
     folder = graph.parent / "tables"
     command("convert", graph, folder, "--format", "csv")
@@ -442,14 +439,14 @@ BAD_OPTIONS = {
     "method": ("partition GRAPH --method metsi --out NEW.npz", "Expected 'method' .*did you mean 'metis'"),
     "parts": ("partition GRAPH --parts 61 --out NEW.npz", "Expected 'parts' to be between 1 and .* 60 .*got 61"),
     "ending": ("partition GRAPH --out parts.txt", r"Expected --out to end in \.npz or \.csv \(got 'parts\.txt'\)"),
-    "existing": ("partition GRAPH --out GRAPH", "Expected OUT to be new .*--overwrite"),
+    "existing": ("partition wordnet --out GRAPH", "Expected OUT to be new .*--overwrite"),
     "unwritable": ("partition GRAPH --parts 2 --out GRAPH/parts.npz", "Expected the folder of OUT to exist"),
     "format": ("convert GRAPH NEW --format xml", r"Expected --format to be csv or parquet \(got 'xml'\)"),
     "format of npz": ("convert GRAPH NEW.npz --format csv", r"Expected no --format with an \.npz file \(got 'csv'\)"),
     "other file": ("convert GRAPH NEW.csv", r"Expected OUT to end in \.npz or to be a folder \(got '.*\.csv'\)"),
-    "unwritable npz": ("convert GRAPH GRAPH/out.npz", "Expected the folder of OUT to exist"),
-    "split": ("convert GRAPH NEW.npz --split 1", "Expected 'split' to be from 0 to 0"),
-    "split of info": ("info GRAPH --split 1", "Expected 'split' to be from 0 to 0"),
+    "unwritable npz": ("convert wordnet GRAPH/out.npz", "Expected the folder of OUT to exist"),
+    "split": ("convert GRAPH NEW.npz --split 1", "In .*: Expected 'split' to be from 0 to 0"),
+    "split of info": ("info GRAPH --split 1", "In .*: Expected 'split' to be from 0 to 0"),
 }
 
 
@@ -468,7 +465,7 @@ def test_a_bad_option_is_one_line_and_exit_code_2(command: Command, graph: Path,
 )
 def test_what_typer_refuses_is_exit_code_2(command: Command, graph: Path, line: str) -> None:
     done = command(*line.replace("GRAPH", str(graph)).split(), code=2)
-    assert "Error: " in done.err or "Usage: " in done.err
+    assert re.fullmatch(r"topoff: .*; see topoff .*--help\.\n", done.err)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, where not even root can write")

@@ -35,7 +35,10 @@ CONTRACTS = {
 # between, and a method may build on another one, a verb on none.
 INSIDE = {
     "methods": {"above": ["registry"], "below": ["sampled_layers", "base", "histories", "protocol"]},
-    "cli": {"above": ["app"], "below": ["compare_progress", "progress", "summaries", "flags", "format"]},
+    "cli": {
+        "above": ["app"],
+        "below": ["compare_progress", "progress", "summaries", "flags", "stopping", "usage", "format"],
+    },
 }
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT]
 UNIT = Path(__file__).parent

@@ -19,6 +19,7 @@ WITHOUT = {  # modules that need no example, and why
     "cli.compare_progress": "draws on a terminal",
     "cli.progress": "draws on a terminal",
     "cli.summaries": "draws on a terminal",
+    "data.planetoid": "needs raw files in place",
     "data.pyg_datasets": "needs a network, or raw files in place",
     "experiments.page": "reads the folders of a whole comparison",
     "forward.member": "one batch inside of forward.exact",

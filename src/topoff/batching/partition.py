@@ -159,7 +159,7 @@ def _check_graph(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | No
     if bad:
         raise ValueError(
             f"Expected 'edge_weight' to be finite and non-negative for a partition (got {bad} that are not); "
-            "pass edge_weight.abs(), leave the weights out, or use method='random'."
+            "pass edge_weight.abs(), leave the weights out, or use random batches (--batches random)."
         )
 
 

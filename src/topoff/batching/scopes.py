@@ -34,6 +34,8 @@ def k_hop(offsets: Ints, ids: Ints, roots: Ints, *, hops: int, fanout: int, rng:
         positions, row = some_of(offsets, front % n, fanout=fanout, rng=rng)
         reached = np.unique((front // n)[row] * n + ids[positions])
         front = np.setdiff1d(reached, seen, assume_unique=True)
+        if not len(front):
+            break
         seen = np.concatenate([seen, front])
     owner, node = seen // n, seen % n
     order = np.lexsort((node, node != roots[owner], owner))

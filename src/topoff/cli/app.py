@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -15,8 +18,12 @@ from typer.core import TyperGroup
 from topoff import __version__
 from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
 from topoff.cli.flags import with_settings
-from topoff.machine.memory import keep_freed_memory
+from topoff.cli.format import one_line
+from topoff.cli.stopping import interrupt, stopping
+from topoff.cli.usage import UsageError, Verb, check_words, usage_sentence
+from topoff.machine.memory import free_memory, keep_freed_memory, readable
 from topoff.machine.notices import hearing
+from topoff.machine.user_code import is_out_of_memory, told, user_code
 
 MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
 NO_PLACE = (errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG)  # mistakes that have no exception of their own
@@ -32,21 +39,22 @@ class _Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb that the command line names."""
         try:
-            return super().invoke(ctx)
+            with user_code("the model to run", remedy="correct it there", anything=False):
+                return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise Stopped(str(stop) or "Stopped.") from None
 
 
-app = typer.Typer(cls=_Verbs, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("info", epilog=info.EXAMPLES)(info.info)
-app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
-app.command("partition", epilog=partition.EXAMPLES)(partition.partition)
-app.command("train", epilog=train.EXAMPLES)(with_settings(train.train))
-app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
-app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
-app.command("report", epilog=report.EXAMPLES)(report.report)
-app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
-app.command("compare", epilog=compare.EXAMPLES)(with_settings(compare.compare))
+app = typer.Typer(cls=_Verbs, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command("info", cls=Verb, epilog=info.EXAMPLES)(info.info)
+app.command("convert", cls=Verb, epilog=convert.EXAMPLES)(convert.convert)
+app.command("partition", cls=Verb, epilog=partition.EXAMPLES)(partition.partition)
+app.command("train", cls=Verb, epilog=train.EXAMPLES)(with_settings(train.train))
+app.command("evaluate", cls=Verb, epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("predict", cls=Verb, epilog=predict.EXAMPLES)(predict.predict)
+app.command("report", cls=Verb, epilog=report.EXAMPLES)(report.report)
+app.command("measure", cls=Verb, epilog=measure.EXAMPLES)(measure.measure)
+app.command("compare", cls=Verb, epilog=compare.EXAMPLES)(with_settings(compare.compare))
 
 
 def _version(wanted: bool) -> None:
@@ -67,21 +75,58 @@ def _root(
 def main() -> None:
     """Run a verb. Exit code 2: a user error, one line on stderr; 1: stopped or failed; tracebacks only with --debug."""
     debug = "--debug" in sys.argv
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
     try:
-        with warnings.catch_warnings(), hearing(lambda _: None):  # a verb that wants notices listens itself
-            warnings.filterwarnings(
-                "ignore", message=r"`torch\.jit", category=FutureWarning
-            )  # of PyG, for torch >= 2.15
-            warn = cache(_warn)  # once, wherever it is
-            warnings.showwarning = lambda message, *_, **__: warn(str(message))
-            app(args=arguments, prog_name="topoff")
+        with _output_of_any_kind(), stopping(interrupt):
+            code = _run(arguments)
     except (Stopped, KeyboardInterrupt) as stop:
         raise SystemExit(_say(str(stop) or "Stopped.", 1)) from None
+    except BrokenPipeError:  # who reads has read enough: `topoff info wordnet | head -1`
+        raise SystemExit(1) from None
     except Exception as error:
         if debug:
             raise
         raise SystemExit(_say(*_sentence(error))) from error
+    raise SystemExit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a verb with warnings of one line; return the exit code."""
+    check_words(arguments)
+    with warnings.catch_warnings(), hearing(lambda _: None):  # a verb that wants notices listens itself
+        warnings.filterwarnings("ignore", message=r"`torch\.jit", category=FutureWarning)  # of PyG, for torch >= 2.15
+        warn = cache(_warn)  # once, wherever it is
+        warnings.showwarning = lambda message, *_, **__: warn(str(message))
+        return int(app(args=arguments, prog_name="topoff", standalone_mode=False) or 0)
+
+
+@contextmanager
+def _output_of_any_kind() -> Iterator[None]:
+    """Write what an encoding lacks by its number, and notice here, not at exit, that stdout cannot be written.
+
+    Raises:
+        OSError: stdout cannot be written; a BrokenPipeError where nobody reads it.
+    """
+    if sys.stdout is None:  # `>&-`: nobody wants the output
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            _flush()
+        raise
+    _flush()
+
+
+def _flush() -> None:
+    """Write what waits in stdout; where that fails let it go, or Python would fail again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _sentence(error: Exception) -> tuple[str, int]:
@@ -92,8 +137,15 @@ def _sentence(error: Exception) -> tuple[str, int]:
         reason = "a file is where a folder is needed" if blocked else str(error.strerror).lower()
         locked = os.path.exists(error.filename) and not os.access(error.filename, os.R_OK)
         return f"Cannot {'read' if locked else 'write'} {error.filename}: {reason}. Choose another path.", 2
+    if isinstance(error, UsageError):
+        return usage_sentence(error, sys.argv[1:]), 2
+    if isinstance(error, UnicodeError):  # its own text names neither file nor remedy
+        return "Expected UTF-8 text in every file and name (got other bytes); save or rename it as UTF-8.", 2
     if mistake:
         return str(error), 2
+    if is_out_of_memory(error):
+        came = f"{told(error)}; {readable(free_memory() or 0)} are free"
+        return f"Expected enough memory (got {came}); choose smaller batches (--ratio), --hidden or --layers.", 2
     if isinstance(error, OSError):
         return f"{error}; nothing that was saved is lost.", 1
     return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1
@@ -105,6 +157,7 @@ def _warn(text: str) -> None:
 
 
 def _say(text: str, code: int) -> int:
-    """Print one line on stderr; return the exit code."""
-    typer.echo(f"topoff: {' '.join(text.split())}", err=True)
+    """Print one line on stderr, if there is one; return the exit code."""
+    with suppress(OSError):
+        typer.echo(f"topoff: {one_line(text)}", err=True)
     return code

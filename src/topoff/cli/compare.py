@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import shutil
-import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, Trust, command, new_folder
+from topoff.cli.flags import (
+    AsJson,
+    ConfigFile,
+    MaybeDataset,
+    Quiet,
+    Seeds,
+    Trust,
+    command,
+    new_folder,
+    quoted,
+    refuse_two_seeds,
+)
 from topoff.machine.lock import locked
+from topoff.machine.places import without_empty_parents
 from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
 from topoff.training.trust import refuse_foreign
 
@@ -75,27 +86,50 @@ def compare(
     from topoff.cli.compare_progress import CompareProgress
     from topoff.experiments.jobs import Job, config_of, parse_methods, split_settings
     from topoff.experiments.processes import train_all
-    from topoff.experiments.table import make_table
+    from topoff.experiments.table import check_target, make_table
+    from topoff.tasks.metrics import METRICS
 
     names = parse_methods(methods)
     shared, own = split_settings(parse_settings(setting or []), names)
-    given = [read_config(config) if config else {}, {"dataset": dataset} if dataset else {}, settings, shared]
+    refuse_two_seeds(seeds, settings, shared)
+    given = [
+        read_config(config) if config is not None else {},
+        {"dataset": dataset} if dataset is not None else {},
+        settings,
+        shared,
+    ]
     base = make_config(*given)
     said = [layer["model"] for layer in given[2:] if layer.get("model") is not None]  # by the user, not by a file
     refuse_foreign(base.model, origin=config, named=said[-1] if said else None, trust=trust, command=command())
+    if target is not None and base.metric in METRICS:
+        check_target(target, metric=base.metric)
     top = out or new_folder(base.dataset, base.model, kind="compare")
-    numbers = parse_seeds(seeds) if seeds else [base.seed]
+    numbers = [base.seed] if seeds is None else parse_seeds(seeds)
     layers = {key: value for layer in given for key, value in layer.items() if value is not None}
     configs = [config_of(name, seed, base=layers, own=own[name]) for name in names for seed in numbers]
+    _warn_of_unused(configs, given[2:], own)
     jobs = [
         Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd(), trust)
         for config in configs
     ]
-    with _begun(top, base, jobs), CompareProgress(quiet=quiet) as progress:
+    with without_empty_parents(top), _begun(top, base, jobs), CompareProgress(quiet=quiet, target=target) as progress:
         failures = train_all(jobs, watcher=progress)
     about = {"dataset": base.dataset, "model": base.model, "epochs": base.epochs, "out": str(top), "command": command()}
     rows: dict[str, Any] = {"methods": names, "seeds": numbers, "own": own, "failures": failures}
     _show(top, make_table(top, **rows, about=about, target=target), as_json=as_json)
+
+
+def _warn_of_unused(configs: list[Config], given: list[dict[str, Any]], own: dict[str, dict[str, Any]]) -> None:
+    """Warn of settings that no method or model reads, and of those for one method that it does not."""
+    from topoff.training.defaults import unused
+
+    first: dict[str, Config] = {config.method: config for config in reversed(configs)}
+    reasons = [reason for method, keys in own.items() for reason in unused(first[method], keys)]
+    for key in dict.fromkeys(key for layer in given for key in layer):
+        found = [unused(config, [key]) for config in first.values()]
+        reasons += found[0] if all(found) else []
+    for reason in reasons:
+        warnings.warn(f"{reason}; leave it out.", stacklevel=2)
 
 
 def _show(top: Path, made: dict[str, Any], *, as_json: bool) -> None:
@@ -121,8 +155,6 @@ def _show(top: Path, made: dict[str, Any], *, as_json: bool) -> None:
 def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
     """Make the folders, or resume in those that are there; where nothing comes to be trained, leave nothing.
 
-    SIGTERM stops a comparison as Ctrl-C does, its processes included.
-
     Raises:
         FileExistsError: the folder holds something else than a comparison.
         ValueError: another process is at work there.
@@ -139,22 +171,18 @@ def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
         )
     if new:
         RunFolder(top).create()
-    before = signal.getsignal(signal.SIGTERM)
     with locked(top):
         try:
             if not (top / SETTINGS).is_file():
                 RunFolder(top).create().write(SETTINGS, write_toml(base, command=command()))
             for job in jobs:
                 begin(job.config, RunFolder(job.folder), command=job.command)
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
             yield
         except KeyboardInterrupt as stop:
             named = any(word == "--out" or word.startswith("--out=") for word in sys.argv)
-            again = command() if named else f"{command()} --out {shlex.quote(str(top))}"
+            again = command() if named else f"{command()} --out {quoted(top)}"
             raise KeyboardInterrupt(f"Stopped; resume with: {again}") from stop
         except Exception:
             if new and not any(top.glob("*/seed-*/metrics.jsonl")):
                 shutil.rmtree(top, ignore_errors=True)
             raise
-        finally:
-            signal.signal(signal.SIGTERM, before)

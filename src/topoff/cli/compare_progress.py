@@ -12,6 +12,7 @@ from topoff.cli.progress import progress_bar
 from topoff.cli.summaries import console, print_lines
 from topoff.experiments.columns import COLUMNS, Column, best_of, cell, marked, written
 from topoff.experiments.jobs import Failure, Job, Watcher
+from topoff.experiments.table import check_target
 from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
 
@@ -21,14 +22,14 @@ PARTS = ((13,), (6, 7), (3, 5, 5), (3, 3, 2, 2, 3))  # columns of each part of t
 class CompareProgress(Watcher):
     """Show the progress of a comparison on stderr."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, target: float | None = None) -> None:
         from rich.progress import TimeElapsedColumn
 
         self._bar = progress_bar(TimeElapsedColumn(), quiet=quiet)
         self._quiet, self._live = quiet, not self._bar.disable
         self._task = self._bar.add_task("starting", total=1, note="")
         self._before, self._epochs, self._metric, self._score = 0, 1, "accuracy", ""
-        self._name, self._told, self._kept = "", set[str](), 0
+        self._name, self._told, self._kept, self._target = "", set[str](), 0, target
 
     def __enter__(self) -> CompareProgress:
         self._bar.start()
@@ -58,7 +59,9 @@ class CompareProgress(Watcher):
         self._say(f"{jobs[0].config.method}, {seeds}: not tried, for the same reason")
 
     def knows(self, metric: str, epochs: int) -> None:
-        """Remember the score and the epochs."""
+        """Remember the score and the epochs; a target that is no such score is refused before any training."""
+        if self._target is not None:
+            check_target(self._target, metric=metric)
         self._metric, self._epochs = metric, epochs
 
     def preparing(self, what: str, done: int, total: int) -> None:

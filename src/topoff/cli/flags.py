@@ -9,13 +9,13 @@ import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from topoff.training.config import FIELDS, Config
+from topoff.training.config import FIELDS, LARGEST_SEED, Config
 from topoff.training.run_folder import RunFolder
 from topoff.training.trust import refuse_foreign
 
@@ -28,7 +28,10 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "mix": "the method's own",
     **dict.fromkeys(("root", "parts", "inits")),
 }
-_DATASET = typer.Argument(help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables).")
+_DATASET = typer.Argument(
+    help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables). ./Cora is always a path, "
+    "name:Cora always the dataset."
+)
 # what means the same in every verb
 Dataset = Annotated[str, _DATASET]
 MaybeDataset = Annotated[str | None, _DATASET]  # where a config may name it
@@ -36,13 +39,23 @@ Run = Annotated[Path, typer.Argument(help="Folder of the run.")]
 ConfigFile = Annotated[str | None, typer.Option(help="A TOML file, or the name of a config that ships with topoff.")]
 Seeds = Annotated[str | None, typer.Option(help="Several seeds, such as 0-4 or 0,3: reports mean and deviation.")]
 Split = Annotated[int, typer.Option(help="Which of the dataset's splits to use.", min=0)]
-SplitSeed = Annotated[int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0)]
+SplitSeed = Annotated[
+    int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0, max=LARGEST_SEED)
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 Root = Annotated[str | None, typer.Option(help="Folder with the raw files of PyG datasets.")]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust", help="Let files run code: raw files that are pickles, and the model of your own that a run names."
+    ),
+]
+SpreadsheetSafe = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe",
+        help="In a .csv file, put an apostrophe before ids and labels that begin with = + - @, a tab or a line end, "
+        "which spreadsheets run as formulas. Without it they stay as they are, and can be joined.",
     ),
 ]
 OwnModel = Annotated[
@@ -54,7 +67,27 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress; only th
 
 def command() -> str:
     """Return the command line of this process."""
-    return f"topoff {shlex.join(sys.argv[1:])}"
+    return " ".join(["topoff", *map(quoted, sys.argv[1:])])
+
+
+def quoted(word: object) -> str:
+    """Quote a word for the shell, in one line: where it has control characters, in bash's way.
+
+    >>> quoted("a b"), quoted("two\\nlines")
+    ("'a b'", "$'two\\\\nlines'")
+    """
+    text = str(word)
+    if text.isprintable() or not any(ord(one) < 32 or ord(one) == 127 for one in text):
+        return shlex.quote(text)
+    letters = (one if ord(one) >= 32 and ord(one) != 127 else f"\\x{ord(one):02x}" for one in _escaped(text))
+    return f"$'{''.join(letters)}'"
+
+
+def _escaped(text: str) -> str:
+    """Escape quotes, backslashes and the usual white space as bash does."""
+    for letter, name in (("\\", "\\\\"), ("'", "\\'"), ("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r")):
+        text = text.replace(letter, name)
+    return text
 
 
 def refuse_foreign_run(run: Path, *, named: str | None, trust: bool) -> None:
@@ -68,6 +101,22 @@ def new_folder(dataset: str, *words: str, kind: str = "") -> Path:
     """Name the folder of a run, or of something of another kind, by its graph, some words and the time."""
     parts = kind, Path(dataset).stem or dataset, *words, datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") for part in parts if part)
+
+
+def refuse_two_seeds(seeds: str | None, *given: Mapping[str, object]) -> None:
+    """Refuse a seed beside --seeds; one in a file may stand there.
+
+    Raises:
+        ValueError: both were given.
+
+    >>> refuse_two_seeds("0-4", {"seed": 3})
+    Traceback (most recent call last):
+    ValueError: Expected --seeds or one seed, not both (got --seeds 0-4 and seed 3); leave one out.
+    """
+    for layer in given:
+        if seeds is not None and layer.get("seed") is not None:
+            got = f"--seeds {seeds} and seed {layer['seed']}"
+            raise ValueError(f"Expected --seeds or one seed, not both (got {got}); leave one out.")
 
 
 def with_settings(verb: Verb) -> Verb:

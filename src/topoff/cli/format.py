@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """Write a text in one line that no terminal takes for a command: lines joined, control characters by number.
+
+    >>> one_line("two  blanks and" + chr(10) + "  a line" + chr(27) + "[2J")
+    'two  blanks and a line\\\\x1b[2J'
+    """
+    line = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    return "".join(f"\\x{ord(one):02x}" if ord(one) < 32 or 127 <= ord(one) < 160 else one for one in line)
+
+
 def duration(seconds: float) -> str:
     """Write seconds for people.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, SplitSeed
+from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, SplitSeed, Trust
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 
@@ -28,6 +30,7 @@ MOST_CLASSES = 20  # rows of the table of classes
 def info(
     dataset: Dataset,
     root: Root = None,
+    trust: Trust = False,
     split: Split = 0,
     seed: SplitSeed = 0,
     as_json: AsJson = False,
@@ -42,19 +45,33 @@ def info(
         from topoff.data.describe import describe
         from topoff.data.load import load
 
-        data = load(dataset, root=root, split=split, seed=seed)
+        data = load(dataset, root=root, trust=trust, split=split, seed=seed)
         found = describe(data)
+    warnings = [_with_names(sentence, dataset, root=root) for sentence in found.warnings]
     notes = [str(note) for note in getattr(getattr(data, "names", None), "notes", None) or ()]
     if as_json:
-        typer.echo(json.dumps({"dataset": dataset, **asdict(found), "notes": notes}))
+        typer.echo(json.dumps({"dataset": dataset, **asdict(found), "warnings": warnings, "notes": notes}))
         return
     print_pairs(f"Graph: {dataset}", _graph_rows(found), title_justify="left")
     console().print(_degree_table(found))
     print_pairs("Labels and features", _label_rows(found), title_justify="left")
     if found.classes:
         console().print(_class_table(found))
-    for title, sentences in (("Notes on the tables:", notes), ("Warnings:", found.warnings)):
+    for title, sentences in (("Notes on the tables:", notes), ("Warnings:", warnings)):
         print_lines([title, *(f"- {sentence}" for sentence in sentences)] if sentences else [])
+
+
+def _with_names(sentence: str, dataset: str, *, root: str | None) -> str:
+    """Give a command that a warning advises its names: of the graph, and of a new one beside it."""
+    before, command, rest = sentence.partition("GRAPH NEW --")
+    if not command:
+        return sentence
+    flag = rest.partition("`")[0]
+    path = Path(dataset) if Path(dataset).name not in ("", "..") else Path(dataset).resolve()
+    suffix = ".npz" if path.suffix == ".npz" else ""
+    new = str(path.with_name(f"{path.name.removesuffix(suffix)}-{flag.split('-')[-1]}{suffix}"))
+    given = [dataset, new, *(["--root", root] if root is not None else [])]
+    return f"{before}{shlex.join(given)} --{rest}".replace("use NEW", f"use {shlex.quote(new)}")
 
 
 def _graph_rows(found: Description) -> dict[str, str]:

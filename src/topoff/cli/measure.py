@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split
+from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, Trust
+from topoff.training.config import LARGEST_SEED
 
 EXAMPLES = """Examples:
 
@@ -21,6 +24,7 @@ OWN = "[default: the model's own]"
 def measure(
     dataset: Dataset,
     root: Root = None,
+    trust: Trust = False,
     model: Annotated[
         str,
         typer.Option(
@@ -50,7 +54,7 @@ def measure(
     ] = "none",
     methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop, gas.")] = "top,cluster,drop",
     split: Split = 0,
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=LARGEST_SEED)] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,22 +65,28 @@ def measure(
     from topoff.cli.progress import progress_bar
     from topoff.compensation.estimator import Compensator
     from topoff.data.load import load
-    from topoff.experiments.measure import check_methods, train_full_batch
+    from topoff.experiments.measure import check_methods, standardized, train_full_batch
     from topoff.experiments.measure import measure as compare
     from topoff.models.by_name import make_model
     from topoff.models.networks import degree_histogram
+    from topoff.tasks.task import task_of
+    from topoff.training.model_check import check_model
 
     age = _age(refresh_age)
-    chosen = tuple(name.strip() for name in methods.split(",") if name.strip())
+    chosen = tuple(name.strip() for name in methods.split(","))
     check_methods(chosen)
+    if not 0 < lr < math.inf:
+        raise ValueError(f"Expected --lr to be greater than 0 and finite (got {lr:g}); 0.01 is the default.")
     Compensator(rank, estimator=estimator).check()
-    data = load(dataset, root=root, split=split, seed=seed)
+    data = standardized(load(dataset, root=root, trust=trust, split=split, seed=seed))
     torch.manual_seed(seed)
     options: dict[str, Any] = {"hidden": hidden, "layers": layers, "dropout": dropout}
     degrees = degree_histogram(data.edge_index, int(data.num_nodes))
     options |= {"norm": norm, "residual": residual, "degrees": degrees}
-    outputs = int(data.y.max()) + 1 if data.y.dim() == 1 else data.y.size(1)
+    outputs = task_of(data.y, train_mask=data.train_mask).outputs
     network = make_model(model, in_channels=data.num_features, out_channels=outputs, **options).to(data.x.dtype)
+    labels = task_of(data.y, train_mask=data.train_mask)
+    check_model(network, data, task=labels, name=model)
     with progress_bar(quiet=quiet, transient=True) as bar:
         task = bar.add_task("partitioning", total=epochs, note="")
 
@@ -98,7 +108,7 @@ def measure(
 def _age(text: str) -> int | None:
     if text == "none":
         return None
-    if not text.isdigit():
+    if not re.fullmatch("[0-9]{1,18}", text):
         raise ValueError(f"Expected --refresh-age to be 'none' or a number of epochs (got '{text}').")
     return int(text)
 

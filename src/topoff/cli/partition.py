@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root
+from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, SpreadsheetSafe, Trust
 from topoff.data.write import check_place, known_names
 from topoff.machine.files import replacing
+from topoff.training.config import LARGEST_SEED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,13 +28,15 @@ EXAMPLES = """Examples:
 def partition(
     dataset: Dataset,
     root: Root = None,
+    trust: Trust = False,
     parts: Annotated[int, typer.Option(help="Number of parts, at most one per node.", min=1)] = 100,
     method: Annotated[str, typer.Option(help="kaminpar, metis or random.")] = "kaminpar",
     out: Annotated[
         str,
         typer.Option(help=".npz with 'parts' (and 'node_ids' where known), or .csv with the columns node and part."),
     ] = "parts.npz",
-    seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the partitioner.", min=0, max=LARGEST_SEED)] = 0,
+    spreadsheet_safe: SpreadsheetSafe = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -43,19 +46,23 @@ def partition(
 
     if Path(out).suffix.lower() not in (".npz", ".csv"):
         raise ValueError(f"Expected --out to end in .npz or .csv (got '{out}'); choose one of them.")
-    path = check_place(out, overwrite=overwrite)
+    if spreadsheet_safe and Path(out).suffix.lower() != ".csv":
+        raise ValueError(f"Expected --out to end in .csv with --spreadsheet-safe (got '{out}'); leave the flag out.")
     with working("loading", quiet=quiet) as status:
         from topoff.batching.partition import partition as cut
         from topoff.data.load import load
+        from topoff.data.places import refuse_source
 
-        data = load(dataset, root=root)
+        refuse_source(out, dataset, root=root)
+        path = check_place(out, overwrite=overwrite)
+        data = load(dataset, root=root, trust=trust)
         start = time.perf_counter()
         settings: dict[str, Any] = {"parts": parts, "method": method, "seed": seed, "progress": status.update}
         part = cut(data.edge_index, int(data.num_nodes), edge_weight=data.get("edge_weight"), **settings)
         seconds = time.perf_counter() - start
         status.update("writing")
         with replacing(path) as draft:
-            _write(part, data, draft, ending=path.suffix.lower())
+            _write(part, data, draft, safe=spreadsheet_safe)
     result = {**summarize(part, data.edge_index, parts=parts), "seconds": round(seconds, 3), "out": str(path)}
     if as_json:
         typer.echo(json.dumps(result))
@@ -63,22 +70,26 @@ def partition(
         _print_table(result, dataset=dataset, method=method)
 
 
-def _write(part: Tensor, data: Data, place: Path, *, ending: str) -> None:
+def _write(part: Tensor, data: Data, place: Path, *, safe: bool) -> None:
     """Write the part of every node, beside its own id where it has one."""
     import csv
 
     import numpy as np
 
-    ids = known_names(data, "node_ids")
-    if ending == ".npz":
-        arrays: dict[str, Any] = {"parts": part.numpy(), **({"node_ids": np.array(ids)} if ids else {})}
+    from topoff.data.ids import as_array, node_ids, simple
+    from topoff.data.ids import spreadsheet_safe as no_formula
+
+    ids = simple(node_ids(data))
+    if place.suffix.lower() == ".npz":
+        named = {"node_ids": as_array(ids)} if known_names(data, "node_ids") else {}
+        arrays: dict[str, Any] = {"parts": part.numpy(), **named}
         with place.open("wb") as file:
             np.savez(file, **arrays)
         return
     with place.open("w", newline="", encoding="utf-8") as text:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("node", "part"))
-        writer.writerows(zip(ids or range(len(part)), part.tolist(), strict=True))
+        writer.writerows(zip((no_formula(ids) if safe else ids).to_pylist(), part.tolist(), strict=True))
 
 
 def summarize(part: Tensor, edge_index: Tensor, *, parts: int) -> dict[str, Any]:

@@ -9,7 +9,19 @@ from typing import Annotated
 
 import typer
 
-from topoff.cli.flags import AsJson, Overwrite, OwnModel, Quiet, Root, Run, Trust, refuse_foreign_run
+from topoff.cli.flags import (
+    AsJson,
+    Overwrite,
+    OwnModel,
+    Quiet,
+    Root,
+    Run,
+    SpreadsheetSafe,
+    Trust,
+    refuse_foreign_run,
+)
+from topoff.data.write import check_spelling
+from topoff.machine.places import without_empty_parents
 
 EXAMPLES = """Examples:
 
@@ -26,31 +38,42 @@ def predict(
     compensated: Annotated[
         bool, typer.Option("--compensated", help="Predict in compensated batches instead of exactly.")
     ] = False,
+    spreadsheet_safe: SpreadsheetSafe = False,
     overwrite: Overwrite = False,
     model: OwnModel = None,
     trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict the label of every node, with probabilities, exactly on the whole graph."""
+    """Predict the label of every node, with probabilities, exactly on the whole graph.
+
+    Ids and labels are written as they came, so that the result can be joined with the tables of the graph.
+    """
     if out.suffix not in (".parquet", ".csv", ".npz"):
         raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{out}').")
     if out.is_dir():
         raise ValueError(f"Expected --out to be a file (got the folder {out}); choose another name.")
-    if out.exists() and not overwrite:
-        raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
+    if spreadsheet_safe and out.suffix != ".csv":
+        raise ValueError(f"Expected --out to end in .csv with --spreadsheet-safe (got '{out}'); leave the flag out.")
+    check_spelling(out)
     from topoff.cli.summaries import working
+    from topoff.data.places import refuse_source
     from topoff.training.predictions import prediction_table, write_predictions
     from topoff.training.trained import graph_for, has_changed, open_run, outputs
 
     refuse_foreign_run(run, named=model, trust=trust)
     trained = open_run(run, trust=trust, model=model)
-    _check_writable(out)
-    with working("predicting", quiet=quiet):
+    config = trained.config
+    for source, place in {(config.dataset, config.root), (data or config.dataset, root or config.root)}:
+        refuse_source(out, source, root=place)
+    if out.exists() and not overwrite:
+        raise ValueError(f"Expected --out to be a new file (got {out}, which exists); add --overwrite, or rename it.")
+    with without_empty_parents(out), working("predicting", quiet=quiet):
+        _check_writable(out)
         graph = graph_for(trained, data, root=root, labels=False)
         changed = has_changed(trained, graph) if data is None else None
         table = prediction_table(trained, graph, outputs(trained, graph, compensated=compensated))
-        write_predictions(table, out)
+        write_predictions(table, out, safe=spreadsheet_safe)
     summary = {"out": str(out), "nodes": len(table["node"]), "columns": list(table), "exact": not compensated}
     summary["data_changed"] = changed
     text = f"{len(table['node']):,} predictions ({', '.join(list(table)[:4])}, ...) -> {out}"
@@ -63,8 +86,8 @@ def _check_writable(out: Path) -> None:
     Raises:
         ValueError: nothing can be written there.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
+    place = next(folder for folder in out.absolute().parents if folder.exists())  # the others are made at the end
     try:
-        tempfile.TemporaryFile(dir=out.parent).close()
+        tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
         raise ValueError(f"Cannot write {out}: {str(error.strerror).lower()}. Choose another path.") from error

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from topoff.cli.format import duration, percent
+from topoff.cli.stopping import is_hang_up, stopping
 from topoff.cli.summaries import console, print_choices, print_lines, working
 from topoff.machine.memory import peak_memory, readable
 from topoff.machine.notices import hearing
@@ -104,33 +104,32 @@ class Display(Listener):
 
 
 class Interruption(Listener):
-    """Let Ctrl-C and SIGTERM stop training after the current step, saved; a second one stops immediately."""
+    """Let Ctrl-C, SIGTERM and SIGHUP stop training after the current step, saved; a second one stops immediately."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet, self.wished = quiet, False
         self._training: Training | None = None
-        self._before: dict[int, Any] = {}
+        self._signals = ExitStack()
 
     def trains(self, training: Training) -> None:
         """Take over the signals, now that there is something to save."""
         self._training = training
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._signals.enter_context(stopping(self._stop))
 
-    def _stop(self, *_: object) -> None:
+    def _stop(self, number: int, *_: object) -> None:
         assert self._training is not None
-        if self.wished:
+        if self.wished and not is_hang_up(number):
             raise KeyboardInterrupt
-        self.wished = self._training.stop = True
-        if not self.quiet:
-            typer.echo("stopping after this step; press again to stop immediately", err=True)
+        told, self.wished, self._training.stop = self.wished or self.quiet, True, True
+        if not told:
+            with suppress(OSError):  # the terminal may be gone
+                typer.echo("stopping after this step; press again to stop immediately", err=True)
 
     def __enter__(self) -> Interruption:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+        self._signals.close()
 
 
 class TensorBoard(Listener):

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
-import shlex
+import re
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from topoff.cli.flags import AsJson, ConfigFile, MaybeDataset, Quiet, Seeds, Trust, command, new_folder
+from topoff.cli.flags import (
+    AsJson,
+    ConfigFile,
+    MaybeDataset,
+    Quiet,
+    Seeds,
+    Trust,
+    command,
+    new_folder,
+    quoted,
+    refuse_two_seeds,
+)
 from topoff.machine.lock import locked
+from topoff.machine.places import without_empty_parents
 from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config
 from topoff.training.new_run import has_trained, new_run, put_back
 from topoff.training.run_folder import RunFolder
@@ -46,10 +58,11 @@ def train(
     **settings: Any,
 ) -> None:
     """Train a model in mini-batches that behave like the whole graph; score it exactly, and write a report."""
-    file, named = read_config(config) if config else {}, {"dataset": dataset} if dataset else {}
+    file, named = {} if config is None else read_config(config), {} if dataset is None else {"dataset": dataset}
     given = [file, named, settings, parse_settings(setting or [])]
     said = [layer["model"] for layer in given[2:] if layer.get("model") is not None]  # by the user, not by a file
     allowed: dict[str, Any] = {"named": said[-1] if said else None, "trust": trust, "command": command()}
+    refuse_two_seeds(seeds, *given[2:])
     if resume is not None:
         folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds, "--overwrite": overwrite or None})
         top = resume
@@ -60,16 +73,13 @@ def train(
         refuse_foreign(base.model, origin=config, **allowed)
         _warn_of_unused(base, given)
         top = out or new_folder(base.dataset, base.model, base.method)
-        folders = _planned(base, top, seeds=parse_seeds(seeds) if seeds else None)
+        folders = _planned(base, top, seeds=None if seeds is None else parse_seeds(seeds))
     if dry_run:
         _explain(folders[0][1], as_json=as_json, trust=trust)
         return
     seeds_of = {folder.path.relative_to(top): config for folder, config in folders}
-    with (
-        locked(top, *(folder.path for folder, _ in folders))
-        if resume
-        else new_run(top, seeds_of, command=command(), overwrite=overwrite)
-    ):
+    held = locked(top, *(folder.path for folder, _ in folders)) if resume else None
+    with without_empty_parents(top), held or new_run(top, seeds_of, command=command(), overwrite=overwrite):
         _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet, trust=trust)
 
 
@@ -102,11 +112,12 @@ def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) 
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"Expected --resume without {name} (got {value}): a run is resumed in its own folder.")
-    paths = sorted(top.glob("seed-*"), key=lambda path: int(path.name.partition("-")[2])) or [top]
+    seeds = [path for path in top.glob("seed-*") if re.fullmatch("seed-[0-9]+", path.name)]
+    paths = sorted(seeds, key=lambda path: (len(path.name), path.name)) or [top]  # seed-2 before seed-10
     folders = []
     for path in paths:
-        keys = RunFolder(path).settings().keys
-        config = make_config(keys)
+        settings = RunFolder(path).settings()
+        keys, config = settings.keys, settings.config
         asked = [{key: value for key, value in layer.items() if key != "seed" or len(paths) == 1} for layer in given]
         changed = difference(config, make_config(keys, *asked))
         if changed:
@@ -145,8 +156,8 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
     from topoff.training.seed import train_seed
 
     model = folders[0][1].model
-    known = " --trust" if trust else f" --model {shlex.quote(model)}" if is_foreign(model) else ""
-    again = f"Stopped; resume with: topoff train --resume {shlex.quote(str(top))}{known}"
+    known = " --trust" if trust else f" --model {quoted(model)}" if is_foreign(model) else ""
+    again = f"Stopped; resume with: topoff train --resume {quoted(top)}{known}"
     interruption = Interruption(quiet=quiet)
     for folder, config in folders:
         if interruption.wished:  # after the last step of the seed before

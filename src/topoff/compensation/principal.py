@@ -49,7 +49,9 @@ class Principal:
     def add(self, block: Tensor) -> None:
         """Add a block (n, d)."""
         block = block.to(self.dtype or block.dtype)
-        self.energy += float(torch.linalg.vector_norm(block)) ** 2
+        norm = float(torch.linalg.vector_norm(block))
+        _refuse_large(norm, block.dtype)
+        self.energy += norm**2
         self.blocks += 1
         self._columns.append(block)
         held = sum(part.size(1) for part in self._columns)
@@ -94,6 +96,7 @@ def compress(blocks: Sequence[Tensor], width: int, *, energy: float | None = Non
     """
     step = max(1, blocks[0].size(0) // GRAM_ROWS)
     sample = torch.cat([block[::step] for block in blocks], dim=1)
+    _refuse_large(float(torch.linalg.vector_norm(sample)), sample.dtype)
     if energy is None and sample.size(1) > WIDE:
         leading = _leading_directions(sample, width)
     else:
@@ -109,6 +112,19 @@ def compress(blocks: Sequence[Tensor], width: int, *, energy: float | None = Non
         projected.addmm_(block, leading[start : start + block.size(1)])
         start += block.size(1)
     return projected
+
+
+def _refuse_large(norm: float, dtype: torch.dtype) -> None:
+    """Refuse embeddings whose squares are too large for their type, NaN among them.
+
+    Raises:
+        ValueError: with where it may come from.
+    """
+    if not norm <= 0.1 * torch.finfo(dtype).max ** 0.5:
+        raise ValueError(
+            f"Expected what the model's layers read to be finite, and its squares in {dtype} too (got a norm of "
+            f"{norm:.1e} over all nodes); scale the features, lower the learning rate, or use rank 0."
+        )
 
 
 def _leading_directions(rows: Tensor, width: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from typing import Any
 
 import torch
@@ -13,16 +14,20 @@ from topoff.data.layout import MASKS
 from topoff.data.refusal import refuse, refuse_type
 from topoff.data.split import masked
 
+GAPS = 1000  # classes of which any number may be missing
+SPREAD = 10  # times those that occur, up to which ids of more classes may go
+
 
 def check(data: Data, *, labels: bool = True) -> Data:
     """Return a validated copy of `data`, sharing tensors that need no conversion; keep further attributes as they are.
 
     x (n, d), or (n, t, d) and more, float32 or float64, finite (integers, bool and half precision become float32);
-    edge_index int64 (2, E) contiguous, in range; y int64 (n,) classes, or 0/1 float (n, c) multi-label, or float (n,)
-    regression, with -1 or NaN for nodes in no mask; bool masks (n,) that do not overlap, train_mask not empty; OGB's
-    `split_idx`, or `train_idx`, `valid_idx`, `test_idx`, become masks; edge_weight (E,) finite, in x's dtype; edge_attr
-    with E rows; further attributes as `check_attributes` wants them. Directed edges, self-loops, duplicates and
-    isolated nodes stay as they are. With labels=False, y, all masks, or those besides train_mask may be missing.
+    edge_index int64 (2, E) contiguous, in range; y int64 (n,) classes without large gaps among their ids, or 0/1 float
+    (n, c) multi-label, or float (n,) regression, with -1 or NaN for nodes in no mask; bool masks (n,) that do not
+    overlap, train_mask not empty; OGB's `split_idx`, or `train_idx`, `valid_idx`, `test_idx`, become masks; edge_weight
+    (E,) finite, in x's dtype; edge_attr with E rows; further attributes as `check_attributes` wants them. Directed
+    edges, self-loops, duplicates and isolated nodes stay as they are. With labels=False, y, all masks, or those besides
+    train_mask may be missing.
 
     Raises ValueError or TypeError in one sentence with the remedy.
 
@@ -45,6 +50,7 @@ def check(data: Data, *, labels: bool = True) -> Data:
         _check_disjoint(out, masks)
     if "y" in out:
         out.y = _check_y(out.y, used)
+        _check_labels(out)
     return _stamped(out, "check_given", "check_graph", *(["check"] if labels else []))
 
 
@@ -65,7 +71,9 @@ def check_graph(data: Data) -> Data:
         refuse(f"'x' to have {data.num_nodes} rows, as num_nodes says", str(len(out.x)), "give every node a row")
     out.edge_index = _check_edge_index(data.edge_index, out.x.size(0))
     if data.get("edge_weight") is not None:
-        out.edge_weight = _check_edge_values("edge_weight", data.edge_weight, out.edge_index.size(1)).to(out.x.dtype)
+        weight = _check_edge_values("edge_weight", data.edge_weight, out.edge_index.size(1))
+        _check_size("edge_weight", weight, dtype=out.x.dtype)
+        out.edge_weight = weight.to(out.x.dtype)
     if data.get("edge_attr") is not None:
         out.edge_attr = _check_edge_values("edge_attr", data.edge_attr, out.edge_index.size(1))
     if "batch" in out and "ptr" in out:  # of PyG's Batch: where its graphs begin in the order of all nodes
@@ -126,7 +134,20 @@ def _check_x(value: Any) -> Tensor:
     if not finite.all():
         rows = (~finite).nonzero().view(-1)
         refuse("'x' to be finite", f"NaN or inf in {len(rows)} rows, first {int(rows[0])}", "replace or impute them")
+    _check_size("x", x, dtype=x.dtype)
     return x
+
+
+def _check_size(name: str, values: Tensor, *, dtype: torch.dtype) -> None:
+    """Refuse numbers whose squares are infinite in the type that is computed with: no loss of them is a number."""
+    values = values.detach() if values.is_floating_point() else values.to(dtype)
+    low, high = (float(one) for one in values.aminmax()) if values.numel() else (0.0, 0.0)
+    most = math.sqrt(torch.finfo(dtype).max)
+    if max(-low, high) > most:
+        row = int(values.abs().argmax()) // math.prod(values.shape[1:])
+        got = f"{high if high >= -low else low:.3g} in row {row}"
+        remedy = "scale it, or replace what stands for a missing value"
+        refuse(f"'{name}' to hold numbers up to {most:.2g}, whose squares {dtype} can hold", got, remedy)
 
 
 def _check_edge_index(value: Any, n: int) -> Tensor:
@@ -167,7 +188,7 @@ def _check_disjoint(data: Data, masks: list[str]) -> None:
 def _check_y(value: Any, used: Tensor) -> Tensor:
     y = _dense("y", value)
     y = y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y
-    if y.dim() not in (1, 2) or y.size(0) != len(used):
+    if y.dim() not in (1, 2) or y.size(0) != len(used) or y.numel() == 0:
         remedy = "one label, or one row of 0/1 labels, per node"
         refuse(f"'y' to have {len(used)} rows", f"shape {tuple(y.shape)}", remedy)
     if y.dim() == 2:
@@ -183,6 +204,28 @@ def _check_y(value: Any, used: Tensor) -> Tensor:
         got = f"{int(y.min())}, {int((y[used] < 0).sum())} negative ones in the masks"
         refuse("'y' to hold classes from 0", got, "mark nodes without a label with -1 and take them out of the masks")
     return y
+
+
+def _check_labels(data: Data) -> None:
+    """Refuse targets that are too large to be squared, and ids of classes with large gaps: each costs an output.
+
+    Classes that have names are meant, however few of them occur.
+    """
+    y = data.y
+    if y.dim() == 2:
+        return
+    if y.is_floating_point():
+        _check_size("y", y[torch.isfinite(y)], dtype=data.x.dtype)
+        return
+    classes = int(y.max()) + 1
+    named = len(getattr(data.get("names"), "class_names", None) or ())
+    if classes <= max(GAPS, named):
+        return
+    occurring = len(y[y >= 0].unique())
+    if classes > SPREAD * occurring:
+        remedy = "number the classes from 0 without gaps, as np.unique(y, return_inverse=True)[1] does, or, if y is a "
+        remedy += "quantity, make it floating point"
+        refuse("'y' to number the classes that occur", f"{occurring:,} classes with ids up to {classes - 1:,}", remedy)
 
 
 def _check_edge_values(name: str, value: Any, edges: int) -> Tensor:

@@ -4,28 +4,26 @@ A csv file is read as strings throughout, so that what a column means never depe
 007 stays what it is; numbers are made of strings afterwards, where every known value of a column is one.
 """
 
-import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
 from topoff.data.refusal import refuse
+from topoff.data.table_file import STRING, open_table
 
-Column = Any  # a pyarrow.Array of large_string, int64 or float64
+Column = Any  # a pyarrow.Array of large_string, int64, uint64, float64 or a decimal
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Singles = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
-STRING = pa.large_string()
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")  # how a missing value is written, but not in ids
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 WHOLE = 2.0**53  # floats are exact integers up to here
-BLOCK = 1 << 24  # bytes parsed at a time; a row must fit into it
+PLAIN_INTEGER = r"^(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,11 @@ class Table:
     path: Path
     columns: dict[str, Column]
     rows: int
+    original: dict[str, Any] = field(default_factory=dict)  # as in the file, where the plain column is not the same
+
+    def written(self, name: str) -> Any:
+        """Return a column as it is in the file: its type, and spaces around strings."""
+        return self.original.get(name, self.columns[name])
 
 
 def read_table(path: Path) -> Table:
@@ -50,13 +53,22 @@ def read_table(path: Path) -> Table:
     >>> table.rows, table.columns["id"].to_pylist(), table.columns["name"].to_pylist()
     (1, ['007'], ['Bond, James'])
     """
-    read = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
+    return plain_table(path, open_table(path))
+
+
+def plain_table(path: Path, read: Any) -> Table:
+    """Return the columns of a pyarrow.Table that is, or might be, in a file."""
     names = [name.strip() for name in read.column_names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         refuse(f"the columns of {path} to have different names", f"'{twice}' twice", "rename one of them")
-    columns = {name: _plain(read.column(i), name=name, path=path) for i, name in enumerate(names)}
-    return Table(path, columns, read.num_rows)
+    columns, original = dict[str, Column](), dict[str, Any]()
+    for i, name in enumerate(names):
+        column = _decoded(read.column(i))
+        columns[name] = _plain(column, name=name, path=path)
+        if not _is_same(columns[name], column):
+            original[name] = column
+    return Table(path, columns, read.num_rows, original)
 
 
 # ---- values
@@ -73,21 +85,27 @@ def known_strings(column: Column) -> Column:
 
 
 def as_strings(column: Column) -> Column:
-    """Return large strings (n,): whole floats are written as integers, TRUE and False as true and false."""
+    """Return large strings (n,): whole floats and decimals as integers, TRUE and False as true and false."""
     if is_strings(column):
         lower = pc.utf8_lower(column)
         return pc.if_else(pc.is_in(lower, value_set=pa.array(["true", "false"], STRING)), lower, known_strings(column))
     if pa.types.is_floating(column.type):
-        values = column.drop_null().to_numpy()
+        values = _floats(column).drop_null().to_numpy()
         if np.all((values == np.round(values)) & (np.abs(values) < WHOLE)):
             column = column.cast(pa.int64())
-    return column.cast(STRING)
+    strings = column.cast(STRING)
+    return whole_strings(strings) if pa.types.is_decimal(column.type) else strings
+
+
+def whole_strings(strings: Column) -> Column:
+    """Return strings with plain integers for those that add nothing but a fraction of zeros: 1.0 and 1 are one."""
+    return pc.replace_substring_regex(strings, PLAIN_INTEGER, r"\1")
 
 
 def as_numbers(column: Column) -> Floats | None:
     """Return float64 (n,) with NaN for missing values, or None where a known value is no number."""
     strings = is_strings(column)
-    numbers = parsed(known_strings(column), pa.float64()) if strings else column.cast(pa.float64(), safe=False)
+    numbers = parsed(known_strings(column), pa.float64()) if strings else _floats(column)
     return None if numbers is None else numbers.to_numpy(zero_copy_only=False)
 
 
@@ -100,15 +118,27 @@ def parsed(strings: Column, kind: Any) -> Column | None:
         return None
 
 
-def finite_numbers(table: Table, name: str) -> Floats:
-    """Return float64 (n,) with NaN for missing values; refuse strings and infinity, with the first of them."""
+def finite_numbers(table: Table, name: str, *, otherwise: str = "leave it empty where it is unknown") -> Floats:
+    """Return float64 (n,) with NaN for missing values; refuse strings and infinity, with the first of them.
+
+    `otherwise` is what to do where there is no number to write.
+    """
     values = as_numbers(table.columns[name])
     if values is None:
         first = int(np.argmin(looks_numeric(table.columns[name])))
-        refuse_value(table, name, first, expected="to hold numbers", remedy="write a number, or nothing where unknown")
-    remedy = "replace it, or leave it empty"
-    refuse_first(table, name, np.isinf(values), expected="to hold finite numbers", remedy=remedy)
+        refuse_value(table, name, first, expected="to hold numbers", remedy=f"write a number, or {otherwise}")
+    expected, remedy = "to hold finite numbers", f"write another number, or {otherwise}"
+    refuse_first(table, name, np.isinf(values), expected=expected, remedy=remedy)
     return values
+
+
+def single_numbers(table: Table, name: str, *, otherwise: str = "leave it empty where it is unknown") -> Singles:
+    """Return float32 (n,) as `finite_numbers`; refuse numbers that are too large for it."""
+    values = finite_numbers(table, name, otherwise=otherwise)
+    limit = float(np.finfo(np.float32).max)
+    expected, remedy = f"to hold numbers up to {limit:.2g}", f"rescale the column, or {otherwise}"
+    refuse_first(table, name, np.abs(values) > limit, expected=expected, remedy=remedy)
+    return values.astype(np.float32)
 
 
 def looks_numeric(column: Column) -> Bools:
@@ -133,16 +163,6 @@ def codes_of(table: Table, name: str, strings: Column, known: list[str], *, expe
     return places
 
 
-def as_ids(table: Table, name: str) -> Column:
-    """Return a column of ids as int64 where every id is the plain spelling of an integer, else as strings."""
-    column = table.columns[name]
-    remedy = "fill it in or remove the row"
-    refuse_first(table, name, is_null(column), expected="to hold an id in every row", remedy=remedy)
-    strings = column if is_strings(column) else as_strings(column)
-    whole = parsed(strings, pa.int64())
-    return whole if whole is not None and whole.cast(STRING).equals(strings) else strings
-
-
 def refuse_first(table: Table, name: str, wrong: Bools, *, expected: str, remedy: str) -> None:
     """Raise ValueError in one sentence about the first value that is `wrong`, (n,); none may be."""
     if wrong.any():
@@ -152,7 +172,8 @@ def refuse_first(table: Table, name: str, wrong: Bools, *, expected: str, remedy
 def refuse_value(table: Table, name: str, row: int, *, expected: str, remedy: str) -> NoReturn:
     """Raise ValueError in one sentence about one value."""
     value = table.columns[name][row].as_py()
-    got = "nothing" if value is None else f"'{value}'"
+    text = str(value) if str(value).isprintable() else ascii(value)[1:-1]
+    got = "nothing" if value is None else f"'{text[:60]}...'" if len(text) > 60 else f"'{text}'"
     refuse(f"the column '{name}' of {table.path} {expected}", f"{got} in data row {row + 1}", remedy)
 
 
@@ -168,98 +189,63 @@ def refuse_mixed(table: Table, name: str) -> None:
         refuse_first(table, name, ~numeric, expected=expected, remedy=remedy)
 
 
+# ---- types
+
+
+def _decoded(column: Any) -> Any:
+    """Return the chunks of a column as one array, without a dictionary; strings of any type as large strings."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if str(column.type) in ("string", "string_view"):  # by name, as older pyarrow has no string_view
+        column = column.cast(STRING)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def _plain(column: Any, *, name: str, path: Path) -> Column:
-    """Bring any of the types of a file into three: strings, int64, float64."""
+    """Bring any of the types of a file into five: strings, int64, uint64, float64 and decimals."""
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
-    column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], kind)
-    if str(kind) in ("string", "large_string", "string_view"):  # string_view: by name, as older pyarrow has none
-        column = pc.utf8_trim_whitespace(column.cast(STRING))
+    if kind == STRING:
+        _check_unicode(column, name=name, path=path)
+        column = pc.utf8_trim_whitespace(column)
         return pc.if_else(pc.equal(column, ""), pa.scalar(None, STRING), column)
     if pa.types.is_boolean(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind):
         return column.cast(STRING)
-    if pa.types.is_integer(kind) and kind != pa.uint64():
-        return column.cast(pa.int64())
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        remedy = "spread it over columns with one value each, or leave it out"
+    if pa.types.is_integer(kind):
+        return column if kind == pa.uint64() else column.cast(pa.int64())
+    if pa.types.is_decimal(kind):
+        return column
+    if not pa.types.is_floating(kind):
+        remedy = "write it as numbers or strings, one value per column, or leave it out"
         refuse(f"the column '{name}' of {path} to hold numbers, strings or booleans", str(kind), remedy)
-    column = column.cast(pa.float64(), safe=False)
+    column = _floats(column)
     return pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
 
 
-# ---- files
+def _floats(column: Any) -> Any:
+    """Return numbers of any type as float64, rounded where they must be."""
+    return column.cast(pa.float64(), safe=False)
 
 
-def _read_csv(path: Path) -> Any:
-    """Read every column of a csv file as strings."""
-    if _count_quotes(path) % 2:  # pyarrow would take all that follows for one value, silently
-        remedy = 'close each one, and write a quote inside a value twice ("")'
-        refuse(f"the quotes of {path} to come in pairs", "an odd number of them", remedy)
-    header: list[str] = []
+def _check_unicode(column: Any, *, name: str, path: Path) -> None:
+    """Refuse strings of a parquet file that are no UTF-8, which pyarrow reads without looking."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            header = next((row for row in csv.reader(handle) if row), [])
-        return _parse(path, header, threads=True)
-    except (pa.ArrowInvalid, UnicodeDecodeError, csv.Error) as error:
-        got, remedy = _explain_csv(path, header, error)
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        for row, value in enumerate(column.cast(pa.large_binary()).to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as wrong:
+                got = f"the byte 0x{value[wrong.start]:02x} in data row {row + 1}"
+                refuse(f"the column '{name}' of {path} to hold UTF-8", got, "write it again as UTF-8")
         raise ValueError(
-            f"Expected {path} to be a UTF-8 table with a header and {len(header) or 'as many'} values in every row "
-            f"(got {got}); {remedy}."
+            f"Expected the column '{name}' of {path} to be whole (got {error}); write the file again."
         ) from error
 
 
-def _count_quotes(path: Path) -> int:
-    """Count the double quotes of a file, block by block."""
-    with path.open("rb") as handle:
-        return sum(block.count(b'"') for block in iter(lambda: handle.read(BLOCK), b""))
+def _is_same(plain: Column, column: Any) -> bool:
+    """Say whether nothing but the place of nulls changed: strings are only ever made shorter."""
+    return bool(plain.type == column.type) and (not is_strings(plain) or _length(plain) == _length(column))
 
 
-def _parse(path: Path, header: list[str], *, threads: bool, on_bad_row: Any = None) -> Any:
-    """Let pyarrow read the columns of a header as strings."""
-    types = dict.fromkeys(header, STRING)
-    return pyarrow.csv.read_csv(
-        path,
-        read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=BLOCK),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_bad_row),
-        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False, column_types=types),
-    )
-
-
-def _explain_csv(path: Path, header: list[str], error: Exception) -> tuple[str, str]:
-    """Say what is wrong with a csv file and what to do: empty, not UTF-8, a row of another length, or else."""
-    content = path.read_bytes()
-    if not content.removeprefix(b"\xef\xbb\xbf").strip():
-        return "an empty file", "write the names of its columns first"
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as wrong:
-        line = content.count(b"\n", 0, wrong.start) + 1
-        return f"the byte 0x{content[wrong.start]:02x} in line {line}", "save it again as UTF-8"
-    bad: list[Any] = []
-
-    def stop(row: Any) -> str:
-        """Note the row, and end the reading."""
-        bad.append(row)
-        return "error"
-
-    try:  # once more on one thread: only then does pyarrow know the number of the row
-        _parse(path, header, threads=False, on_bad_row=stop)
-    except pa.ArrowInvalid:
-        if bad:
-            got = f"{bad[0].actual_columns} in data row {bad[0].number - 1}, '{bad[0].text.strip()}'"
-            return got, "complete that row, and quote values that hold commas"
-    return str(error).splitlines()[0], "correct it"
-
-
-def _read_parquet(path: Path) -> Any:
-    """Read a parquet file alone, whatever the folders around it are called."""
-    try:
-        with path.open("rb") as handle:
-            return pyarrow.parquet.ParquetFile(handle).read()
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"Expected {path} to be a whole parquet file (got {reason.rstrip('.')}); write it again."
-        ) from error
+def _length(strings: Any) -> int:
+    return int(pc.sum(pc.binary_length(strings)).as_py() or 0)

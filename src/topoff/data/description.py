@@ -106,15 +106,20 @@ def list_warnings(found: Description) -> list[str]:
 def _edge_warnings(found: Description) -> dict[str, bool]:
     """Say what is wrong with edges that are missing, one-way, double, negative or all at one node, and if it is so."""
     nodes, edges = f"{found.nodes:,} nodes", f"{found.edges:,} edges"
+    both, merge = (
+        f"run `topoff convert GRAPH NEW {flag}` and use NEW" for flag in ("--undirected", "--remove-duplicates")
+    )
+    if found.edge_features:  # which no one way merges
+        both, merge = "write every edge both ways, with its features", "leave out all but one"
     hub = max(found.degree.max, found.degree_out.max if found.degree_out else 0)
     return {
         f"Isolated nodes get no messages ({found.isolated:,} of {nodes}): give them edges, or trust their features.": (
             found.isolated > 0
         ),
         f"Edges are directed: messages go one way only, and {found.unreached:,} of {nodes} get none from others; most "
-        "models want both ways: run `topoff convert --undirected`.": not found.undirected,
-        f"Duplicate edges count again in every sum and mean ({found.duplicates:,} of {edges}): run `topoff convert "
-        "--remove-duplicates`, unless they are meant as weights.": found.duplicates > 0,
+        f"models want both ways: {both}.": not found.undirected,
+        f"Duplicate edges count again in every sum and mean ({found.duplicates:,} of {edges}): {merge}, "
+        "unless they are meant as weights.": found.duplicates > 0,
         f"Negative weights break GCN's normalisation and the partitioners ({found.negative_weights:,} of {edges}): "
         "shift them, or move them to edge_attr.": found.negative_weights > 0,
         f"One node has {hub:,} edges in a graph of {nodes}: nearly every batch borders on this hub; remove it if it "
@@ -140,7 +145,10 @@ def _class_warnings(found: Description) -> dict[str, bool]:
     tiny = [one.name for one in found.classes if 0 < one.train < TINY]
     counts = [one.train for one in found.classes if one.train] if found.task != "multilabel" else []
     ratio = max(counts) / min(counts) if counts else 1.0
+    alone = len(counts) == 1 and found.splits["train"] > 1
     return {
+        "The training nodes have one class only, so that there is nothing to learn: label nodes of other classes, "
+        "too.": alone,
         f"Without training nodes, a class is never predicted ({_listed(missing)}): label some, or draw another "
         "split.": missing != [],
         f"With fewer than {TINY} training nodes, a class is hardly learnt ({_listed(tiny)}): label more, or merge it "

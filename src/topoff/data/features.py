@@ -11,8 +11,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topoff.data.columns import STRING, Table, as_numbers, as_strings, finite_numbers, is_null, places_in, refuse_mixed
+from topoff.data.columns import (
+    Table,
+    as_numbers,
+    as_strings,
+    finite_numbers,
+    is_null,
+    places_in,
+    refuse_first,
+    refuse_mixed,
+)
 from topoff.data.refusal import refuse
+from topoff.data.table_file import STRING
 
 # JSON: name, kind (number; words: a column of strings; gaps: whether there is a value),
 # mean, std, categories, other, missing
@@ -142,7 +152,10 @@ def _encode_numbers(table: Table, entry: Entry, out: np.ndarray[Any, Any]) -> li
         return []
     values = finite_numbers(table, name)
     missing = np.isnan(values)
-    out[:, 0] = (np.where(missing, entry["mean"], values) - entry["mean"]) / entry["std"]
+    with np.errstate(over="ignore"):
+        out[:, 0] = (np.where(missing, entry["mean"], values) - entry["mean"]) / entry["std"]
+    limit = f"to hold numbers like those of the first table, {entry['mean']:.3g} on average"
+    refuse_first(table, name, ~np.isfinite(out[:, 0]), expected=limit, remedy="correct it, or leave it empty")
     if entry["missing"]:
         out[:, 1] = missing
     elif missing.any():

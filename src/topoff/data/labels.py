@@ -1,13 +1,26 @@
 """Read the labels and the split of a table of nodes: classes, a quantity or several labels; who trains, who tests."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pyarrow as pa  # noqa: F401 - for the example
 import pyarrow.compute as pc
 
-from topoff.data.columns import Bools, Column, Ints, Table, as_numbers, as_strings, codes_of, finite_numbers
+from topoff.data.columns import (
+    PLAIN_INTEGER,
+    Bools,
+    Column,
+    Ints,
+    Table,
+    as_numbers,
+    as_strings,
+    codes_of,
+    refuse_first,
+    single_numbers,
+    whole_strings,
+)
 from topoff.data.layout import MASKS
 from topoff.data.refusal import refuse
 from topoff.machine.cache import Arrays
@@ -52,7 +65,7 @@ def read_labels(nodes: Table, *, entry: dict[str, Any] | None = None, optional: 
     fitted = _fit(nodes, names) if entry is None else entry
     _check_same_kind(nodes, names, fitted)
     if fitted["kind"] == "number":
-        y: np.ndarray[Any, Any] = finite_numbers(nodes, names[0]).astype(np.float32)
+        y: np.ndarray[Any, Any] = single_numbers(nodes, names[0])
     elif fitted["kind"] == "several":
         y = _several(nodes, fitted["names"])
     else:
@@ -67,7 +80,7 @@ def read_split(nodes: Table, y: np.ndarray[Any, Any] | None) -> tuple[Arrays, li
     """
     if y is None or "split" not in nodes.columns:
         return {}, []
-    strings = pc.utf8_lower(_whole_strings(nodes.columns["split"]))
+    strings = pc.utf8_lower(_exact_strings(nodes.columns["split"]))
     if strings.null_count == nodes.rows:
         return {}, ["split: no value at all, so that a split is drawn"]
     remedy = "write train, val or test, or nothing for a node in none of them"
@@ -100,13 +113,13 @@ def _fit(nodes: Table, names: list[str]) -> dict[str, Any]:
     if names[0] == "target":
         return {"kind": "number"}
     values = as_numbers(nodes.columns[names[0]])
-    if values is None:
-        strings = as_strings(nodes.columns[names[0]]).drop_null()
-        return {"kind": "classes", "names": sorted(strings.unique().to_pylist())}
-    known = np.unique(values[~np.isnan(values)])
-    if not np.isfinite(known).all() or np.any(known != np.round(known)):
-        return {"kind": "number"}
-    return {"kind": "classes", "names": [str(int(value)) for value in known]}
+    if values is not None:
+        known = values[~np.isnan(values)]
+        if not np.isfinite(known).all() or np.any(known != np.round(known)):
+            return {"kind": "number"}
+    classes = _exact_strings(nodes.columns[names[0]]).drop_null().unique()
+    integers = pc.all(pc.match_substring_regex(classes, PLAIN_INTEGER)).as_py()
+    return {"kind": "classes", "names": sorted(classes.to_pylist(), key=Decimal if integers else None)}
 
 
 def _check_same_kind(nodes: Table, names: list[str], entry: dict[str, Any]) -> None:
@@ -121,17 +134,22 @@ def _check_same_kind(nodes: Table, names: list[str], entry: dict[str, Any]) -> N
 # ---- values
 
 
-def _whole_strings(column: Column) -> Column:
-    """Return strings (n,), with all numbers written as integers where all are whole: 1.0 and 1 are one class."""
-    values = as_numbers(column)
-    return as_strings(column if values is None else pa.array(values, from_pandas=True))
+def _exact_strings(column: Column) -> Column:
+    """Return strings (n,): where all are numbers, 1.0 and 1 are one class; 007 and 1e5 stay as they are written.
+
+    Nothing goes through floats, which would make one class of 10**17 + 1 and 10**17 + 2.
+    """
+    strings = as_strings(column)
+    return strings if as_numbers(column) is None else whole_strings(strings)
 
 
 def _classes(nodes: Table, name: str, names: list[str]) -> Ints:
     """Return int64 (n,) the class of each node, -1 where it has none."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     expected = f"to hold classes of the first table, {', '.join(names[:5])}{more}"
-    strings, remedy = _whole_strings(nodes.columns[name]), "correct it, or leave it empty"
+    strings, remedy = _exact_strings(nodes.columns[name]), "correct it, or leave it empty"
+    zeros = np.asarray(pc.fill_null(pc.match_substring(strings, "\0"), fill_value=False), bool)
+    refuse_first(nodes, name, zeros, expected="to hold classes without NUL characters", remedy="rename it")
     return codes_of(nodes, name, strings, names, expected=expected, remedy=remedy)
 
 
@@ -140,7 +158,7 @@ def _several(nodes: Table, names: list[str]) -> np.ndarray[Any, Any]:
     y = np.zeros((nodes.rows, len(names)), dtype=np.float32)
     known, remedy = ["0", "1", "false", "true"], "write 1 where the node has this label"
     for number, name in enumerate(SEVERAL + each for each in names):
-        strings = _whole_strings(nodes.columns[name])
+        strings = _exact_strings(nodes.columns[name])
         codes = codes_of(nodes, name, strings, known, expected="to hold 0 and 1", remedy=remedy)
         y[:, number] = np.where(codes < 0, np.nan, codes % 2)
     y[np.isnan(y).any(axis=1)] = np.nan

@@ -1,7 +1,7 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch_geometric.data import Data
 
 from topoff.data.check import check, check_graph
 from topoff.data.layout import NAMES
-from topoff.data.refusal import refuse, refuse_type
-from topoff.data.sources import graph_file, is_table_folder, known_name, places_of, read_graph
+from topoff.data.refusal import refuse, refuse_type, within
+from topoff.data.sources import find_source, read_graph
 from topoff.data.split import choose_split
 from topoff.machine.cache import Arrays
 
@@ -24,6 +24,8 @@ class Names:
     class_names: list[str] | None = None  # in the order of y's classes, or of its columns
     encoding: dict[str, Any] | None = None  # JSON-able: how tables became features, for load(encoding=...)
     notes: tuple[str, ...] = ()  # what was done to tables, one sentence each
+    ids: Any = field(default=None, compare=False)  # pyarrow.Array (n,), the node ids as they are in the file of a table
+    folder: Path | None = field(default=None, compare=False)  # of the tables
 
     def __repr__(self) -> str:
         counts = {"node ids": self.node_ids, "classes": self.class_names, "notes": self.notes}
@@ -38,19 +40,24 @@ def load(
     seed: int = 0,
     encoding: Mapping[str, Any] | None = None,
     labels: bool = True,
+    trust: bool = False,
 ) -> Data:
     """Return the graph that `source` names, validated by `check`.
 
     `source` is "wordnet" (ships with the package), the name of a PyG dataset (raw files in `root/<Name>/raw`, by
     default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz or with
     tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables), all of them also relative to `root`, or
-    a PyG `Data`, which is not changed. `split` chooses among several splits; where there is none, 60/20/20 % of the
+    a PyG `Data`, which is not changed. `./Cora` is always a path and `name:Cora` always the dataset: where plain `Cora`
+    could be both, it is refused. `split` chooses among several splits; where there is none, 60/20/20 % of the
     labelled nodes are drawn from `seed`. Where nodes or classes have names, `data.names` holds them.
 
     `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
     there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False a
     `Data` or an .npz file may lack y; without a split of its own it then has no masks either: enough for prediction and
     for self-supervised training.
+
+    No file is unpickled, so that none can run code; raw files that only unpickling could read are refused unless
+    `trust` is given, for files from a place that you trust.
 
     Raises FileNotFoundError, ValueError or TypeError in one sentence with the remedy.
 
@@ -62,15 +69,22 @@ def load(
         return check(choose_split(Data.from_dict(source.to_dict()), split=split, seed=seed), labels=labels)
     if not isinstance(source, str | Path):
         refuse_type(source)
-    folder = _table_folder(source, root=root)
-    if folder is not None:
-        return _load_tables(folder, encoding=encoding, split=split, seed=seed)
-    arrays = read_graph(source, root=root, labels=labels)
+    found = find_source(source, root=root)
+    if found.tables:
+        return _load_tables(found.path, encoding=encoding, split=split, seed=seed)
+    with within(source):
+        return _load_arrays(read_graph(found, labels=labels, trust=trust), split=split, seed=seed)
+
+
+def _load_arrays(arrays: Arrays, *, split: int, seed: int) -> Data:
+    """Make a checked graph of arrays; the names of classes say how many there are."""
     names = {name: arrays.pop(name) for name in NAMES if name in arrays}
     if arrays["x"].ndim > 2:
         remedy = "flatten them, or pass a Data to a model of your own that takes more dimensions"
-        refuse(f"the features in {source} to have shape (nodes, features)", str(arrays["x"].shape), remedy)
+        refuse("the features to have shape (nodes, features)", str(arrays["x"].shape), remedy)
     data = _tensors(arrays)
+    if "class_names" in names and names["class_names"].ndim == 1:
+        data.names = Names(None, names["class_names"].tolist())
     data = check(choose_split(data, split=split, seed=seed)) if "y" in arrays else check_graph(data)
     if names:
         data.names = _check_names(names, data)
@@ -81,23 +95,15 @@ def _tensors(arrays: Arrays) -> Data:
     return Data(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def _table_folder(source: str | Path, *, root: str | Path | None) -> Path | None:
-    """Return the folder of tables that `source` stands for, None where it is a name or an .npz file."""
-    for place in places_of(source, root=root) if known_name(source) is None else ():
-        if is_table_folder(place):
-            return place
-        if graph_file(place).is_file():
-            return None
-    return None
-
-
 def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int, seed: int) -> Data:
     """Read tables; with an encoding, for prediction, ask for no labels and no training nodes."""
     from topoff.data.tables import read_tables
 
     tables = read_tables(folder, encoding=encoding)
     data = _tensors(tables.arrays)
-    data.names = Names(tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes))
+    data.names = Names(
+        tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes), tables.written, folder
+    )
     if "y" in data and data.y.dim() == 2 and data.y.size(1) == 1:  # one column label:<name> is two classes
         data.y = data.y.view(-1).nan_to_num(-1.0).long()
         name = (tables.class_names or ["1"])[0]
@@ -114,13 +120,31 @@ def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int
 
 
 def _check_names(arrays: Arrays, data: Data) -> Names:
-    """Return the names of nodes and classes as lists, as many as there are."""
+    """Return the names of nodes and classes as lists: as many as there are, each of them once."""
     ids, classes = (arrays.get(name) for name in NAMES)
     n = data.x.size(0)
-    if ids is not None and ids.shape != (n,):
-        refuse(f"'node_ids' to have shape ({n},), one id per node", str(ids.shape), "give every node one")
+    if ids is not None:
+        if ids.shape != (n,):
+            refuse(f"'node_ids' to have shape ({n},), one id per node", str(ids.shape), "give every node one")
+        _check_distinct("node_ids", ids.tolist())
     y = data.y if "y" in data else torch.zeros(0)
-    needed = y.size(1) if y.dim() == 2 else 0 if y.is_floating_point() else int(y.max()) + 1
-    if classes is not None and (classes.ndim != 1 or len(classes) < needed):
-        refuse(f"'class_names' to name {needed} classes", f"shape {classes.shape}", "give every class in y a name")
+    several = y.dim() == 2
+    needed = y.size(1) if several else 0 if y.is_floating_point() else int(y.max()) + 1
+    if classes is not None:
+        if classes.ndim != 1 or len(classes) < needed or (several and len(classes) > needed):
+            refuse(f"'class_names' to name {needed} classes", f"shape {classes.shape}", "give every class in y a name")
+        _check_distinct("class_names", [name.strip() for name in classes.tolist()])
     return Names(None if ids is None else ids.tolist(), None if classes is None else classes.tolist())
+
+
+def _check_distinct(key: str, names: list[Any]) -> None:
+    """Refuse names that are empty, twice there, or no text: what is written by them could not be told apart."""
+    first: dict[Any, int] = {}
+    for position, name in enumerate(names):
+        if isinstance(name, str) and not name.strip():
+            refuse(f"every entry of '{key}' to be a name", f"an empty one at {position}", "name it")
+        if isinstance(name, str) and not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+            refuse(f"every entry of '{key}' to be text", f"half a surrogate pair at {position}", "correct it")
+        if first.setdefault(name, position) != position:
+            got = f"{name!r:.60} at {first[name]} and at {position}"
+            refuse(f"every entry of '{key}' to be there once", got, "rename one of them")

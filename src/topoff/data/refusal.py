@@ -5,6 +5,9 @@ Traceback (most recent call last):
 ValueError: Expected 'x' to be finite (got NaN in row 3); replace or impute it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from torch_geometric.data import HeteroData
@@ -13,6 +16,23 @@ from torch_geometric.data import HeteroData
 def refuse(expected: str, got: str, remedy: str) -> NoReturn:
     """Raise ValueError in one sentence."""
     raise ValueError(f"Expected {expected} (got {got}); {remedy}.")
+
+
+@contextmanager
+def within(source: str | Path) -> Iterator[None]:
+    """Say which file or folder a refusal is about, where its sentence does not name it.
+
+    >>> with within("g.npz"):
+    ...     refuse("'x' to be finite", "NaN in row 3", "replace or impute it")
+    Traceback (most recent call last):
+    ValueError: In g.npz: Expected 'x' to be finite (got NaN in row 3); replace or impute it.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if str(source) in str(error):
+            raise
+        raise ValueError(f"In {source}: {error}") from error
 
 
 def refuse_type(source: Any) -> NoReturn:

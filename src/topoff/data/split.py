@@ -70,6 +70,8 @@ def choose_split(data: Data, *, split: int, seed: int) -> Data:
     data = masked(data, n)
     several = [name for name in MASKS if isinstance(data.get(name), Tensor) and data[name].dim() == 2]
     count = min((data[name].size(1) for name in several), default=1)
+    if not count:
+        refuse("masks to have a column for every split", "none at all", "add them, or leave the masks out")
     if not 0 <= split < count:
         refuse(f"'split' to be from 0 to {count - 1}", str(split), "this graph has no other split")
     for name in several:
@@ -82,7 +84,7 @@ def choose_split(data: Data, *, split: int, seed: int) -> Data:
 def _draw_masks(y: Any, n: int, *, seed: int) -> dict[str, Tensor]:
     """Draw 60/20/20 % of the labelled nodes."""
     labeled = np.arange(n)
-    if isinstance(y, Tensor) and y.dim() and len(y) == n:
+    if isinstance(y, Tensor) and y.numel() and y.dim() and len(y) == n:
         flat = y.reshape(n, -1)
         known = ~flat.isnan().any(1) if y.is_floating_point() else (flat >= 0).any(1)
         labeled = known.nonzero().view(-1).cpu().numpy()

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
-from topoff.data.columns import STRING, Column, Ints, Table, as_ids, finite_numbers, places_in, read_table, refuse_first
+from topoff.data.columns import Column, Table, read_table, refuse_first, single_numbers
+from topoff.data.encoding import check_encoding
 from topoff.data.features import encode_columns, fit_columns
+from topoff.data.ids import positions, unique_ids, written_ids
 from topoff.data.labels import is_reserved, read_labels, read_split
 from topoff.data.refusal import refuse
 from topoff.machine.cache import Arrays
@@ -30,7 +31,8 @@ class Tables:
     """Hold a graph that was read from tables."""
 
     arrays: Arrays  # x float32 (n, d), edge_index (2, E); where given y, the masks (n,), edge_weight float32 (E,)
-    node_ids: list[str] | list[int]  # (n,) as in the table
+    node_ids: list[str] | list[int]  # (n,) as they are compared
+    written: Any  # pyarrow.Array (n,), the ids as in the file
     class_names: list[str] | None  # of classes and of several labels, in the order of y
     encoding: dict[str, Any]  # JSON-able: enough to encode another table alike
     notes: list[str]  # what was done, one sentence each
@@ -55,14 +57,13 @@ def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None
     >>> read.notes[0]
     'age: 1 of 3 missing, filled with the mean 35 and marked'
     """
-    if encoding is not None and not {"id", "columns", "left_out", "label"} <= set(encoding):
-        got = ", ".join(map(str, encoding)) or "an empty one"
-        refuse("'encoding' to be that of an earlier read_tables", got, "pass Tables.encoding")
-    nodes, edges = (_open(Path(folder), name) for name in ("nodes", "edges"))
-    name, notes = _id_column(nodes, encoding)
+    if encoding is not None:
+        check_encoding(encoding)
+    nodes, edges = (open_one(Path(folder), name) for name in ("nodes", "edges"))
+    name, notes = id_column(nodes, encoding)
     if (Path(folder) / "graph.npz").is_file():
         notes.append("graph.npz: not read, as tables go before it")
-    ids = _ids(nodes, name)
+    ids = unique_ids(nodes, name)
     graph, edge_notes = _read_edges(edges, ids, nodes=nodes.path)
     free = [column for column in nodes.columns if column != name and not is_reserved(column)]
     x, columns, feature_notes = _read_features(nodes, free, graph["edge_index"], encoding=encoding)
@@ -72,14 +73,15 @@ def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None
     return Tables(
         arrays={"x": x, **graph, **({} if labels.y is None else {"y": labels.y}), **masks},
         node_ids=ids.to_pylist(),
+        written=written_ids(nodes, name, ids),
         class_names=(labels.entry or {}).get("names"),
         encoding=fitted if encoding is None else dict(encoding),
         notes=[*notes, *feature_notes, *labels.notes, *split_notes, *edge_notes],
     )
 
 
-def _open(folder: Path, name: str) -> Table:
-    """Read nodes or edges, which may be empty in one case only: a graph without edges."""
+def open_one(folder: Path, name: str) -> Table:
+    """Read "nodes" or "edges" of a folder, which may be empty in one case only: a graph without edges."""
     found = [path for path in (folder / f"{name}.csv", folder / f"{name}.parquet") if path.is_file()]
     if not found:
         raise FileNotFoundError(
@@ -96,7 +98,7 @@ def _open(folder: Path, name: str) -> Table:
 # ---- ids and edges
 
 
-def _id_column(nodes: Table, encoding: Mapping[str, Any] | None) -> tuple[str, list[str]]:
+def id_column(nodes: Table, encoding: Mapping[str, Any] | None = None) -> tuple[str, list[str]]:
     """Return the name of the column of ids, and a note where it had to be guessed."""
     taken = {entry["name"] for entry in (encoding or {}).get("columns", ())}
     named = IDS if encoding is None else (encoding["id"], *IDS)
@@ -110,49 +112,25 @@ def _id_column(nodes: Table, encoding: Mapping[str, Any] | None) -> tuple[str, l
     return first, [f"{first or 'the first column'}: taken for the ids, as no column is called {', '.join(IDS)}"]
 
 
-def _ids(nodes: Table, name: str) -> Column:
-    """Return the ids (n,): integers where all are written as such, else strings; refuse missing ones and duplicates."""
-    ids = as_ids(nodes, name)
-    if pc.count_distinct(ids).as_py() < nodes.rows:
-        counts = ids.value_counts()
-        twice = counts.filter(pc.greater(counts.field(1), 1))
-        got = f"'{twice.field(0)[0]}' {twice.field(1)[0]} times, {len(twice)} such ids in all"
-        refuse(f"every id in the column '{name}' of {nodes.path} to be there once", got, "remove or rename duplicates")
-    return ids
-
-
 def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list[str]]:
     """Return edge_index and, where given, edge_weight, and notes."""
     missing = [name for name in ("source", "target") if name not in edges.columns]
     if missing:
         got = f"no {' and no '.join(missing)}, but {', '.join(edges.columns)}"
-        refuse(f"{edges.path} to have the columns source and target", got, "rename them")
-    ends = [_positions(edges, name, ids, nodes=nodes) for name in ("source", "target")]
+        remedy = "rename them, or write source,target as its first line"
+        refuse(f"{edges.path} to have the columns source and target", got, remedy)
+    ends = [positions(edges, name, ids, nodes=nodes) for name in ("source", "target")]
     arrays: Arrays = {"edge_index": np.stack(ends)}
     notes = [_direction(arrays["edge_index"], len(ids))]
     if "weight" in edges.columns:
-        weight, remedy = finite_numbers(edges, "weight"), "write 1 where an edge has no particular weight"
+        remedy = "write 1 where an edge has no particular weight"
+        weight = single_numbers(edges, "weight", otherwise=remedy)
         refuse_first(edges, "weight", np.isnan(weight), expected="to hold a number in every row", remedy=remedy)
-        arrays["edge_weight"] = weight.astype(np.float32)
+        arrays["edge_weight"] = weight
     unused = [name for name in edges.columns if name not in ("source", "target", "weight")]
     if unused:
         notes.append(f"{', '.join(unused)}: not used, an edge has a weight only")
     return arrays, notes
-
-
-def _positions(edges: Table, name: str, ids: Column, *, nodes: Path) -> Ints:
-    """Return int64 (E,) where in the table of nodes the ends of the edges are."""
-    ends = as_ids(edges, name)
-    if ends.type != ids.type:
-        ends, ids = ends.cast(STRING), ids.cast(STRING)
-    found = places_in(ids, ends)
-    unknown = np.flatnonzero(found < 0)
-    if len(unknown):
-        more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
-        got = f"'{ends[int(unknown[0])]}' in data row {int(unknown[0]) + 1}{more}"
-        remedy = "add these nodes or remove these edges"
-        refuse(f"every {name} in {edges.path} to be an id of {nodes.name}", got, remedy)
-    return found
 
 
 def _direction(edges: np.ndarray[Any, Any], n: int) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topoff.data.layout import NAMES, SPLITS
+from topoff.data.layout import SPLITS
+from topoff.machine.places import expand_home
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +47,8 @@ def check_place(out: str, *, overwrite: bool) -> Path:
     Traceback (most recent call last):
     ValueError: Expected the folder of OUT to exist (got no folder /nowhere); create it first.
     """
-    path = Path(out).expanduser().resolve()
+    check_spelling(out)
+    path = expand_home(out).resolve()
     if not path.parent.is_dir():
         raise ValueError(f"Expected the folder of OUT to exist (got no folder {path.parent}); create it first.")
     if not path.exists():
@@ -62,6 +64,12 @@ def check_place(out: str, *, overwrite: bool) -> Path:
     return path
 
 
+def check_spelling(out: str | Path) -> None:
+    """Refuse a path that is no UTF-8: neither libraries nor a result in text or JSON could name it."""
+    if any("\ud800" <= letter <= "\udfff" for letter in str(out)):
+        raise ValueError(f"Expected the output to have a name in UTF-8 (got {str(out)!a}); choose another name.")
+
+
 # ---- the files
 
 
@@ -69,12 +77,16 @@ def write_npz(data: Data, path: Path) -> None:
     """Write a graph in the layout that `topoff.load` reads back exactly."""
     import numpy as np
 
+    from topoff.data.ids import as_array, node_ids
     from topoff.data.npz import stored_features
 
     arrays: dict[str, Any] = {"edge_index": data.edge_index.numpy(), "y": data.y.numpy(), "split": _split_codes(data)}
     arrays |= stored_features(data.x.numpy())
     arrays |= {name: data[name].numpy() for name in ("edge_weight", "edge_attr") if data.get(name) is not None}
-    arrays |= {key: np.array(known) for key in NAMES if (known := known_names(data, key))}
+    if known_names(data, "node_ids"):
+        arrays["node_ids"] = as_array(node_ids(data))
+    if known_names(data, "class_names"):
+        arrays["class_names"] = np.array([str(name) for name in known_names(data, "class_names")])
     with path.open("wb") as file:
         np.savez(file, **arrays)
 
@@ -91,24 +103,58 @@ def write_tables(data: Data, folder: Path, *, ending: str) -> None:
     Raises ValueError for a graph with edge features, which tables have no column for.
     """
     import pyarrow
-    import pyarrow.csv
-    import pyarrow.parquet
+
+    from topoff.data.ids import node_ids, simple
+    from topoff.data.table_copy import write_table
 
     if data.get("edge_attr") is not None:
         raise ValueError(
             "Expected a graph without edge_attr for a folder of tables (got one with it); write an .npz file instead."
         )
-    ids = pyarrow.array(known_names(data, "node_ids") or range(int(data.num_nodes)))
+    ids = simple(node_ids(data))
     edges = {"source": ids.take(data.edge_index[0].numpy()), "target": ids.take(data.edge_index[1].numpy())}
     if data.get("edge_weight") is not None:
         edges["weight"] = pyarrow.array(data.edge_weight.numpy())
-    splits = pyarrow.array([*SPLITS, None]).take(pyarrow.array(_split_codes(data) % 4))  # -1 becomes 3
     features = {f"f{number}": pyarrow.array(column) for number, column in enumerate(data.x.t().contiguous().numpy())}
-    nodes = {"id": ids, **features, **_label_columns(data), "split": splits}
+    nodes = {"id": ids, **features, **_label_columns(data), "split": split_column(data)}
+    _check_kept(nodes, ending=ending)
     folder.mkdir()
-    write = pyarrow.csv.write_csv if ending == "csv" else pyarrow.parquet.write_table
-    write(pyarrow.table(nodes), folder / f"nodes.{ending}")
-    write(pyarrow.table(edges), folder / f"edges.{ending}")
+    write_table(nodes, folder / f"nodes.{ending}")
+    write_table(edges, folder / f"edges.{ending}")
+
+
+def split_column(data: Data) -> Any:
+    """Return the split of every node as a pyarrow.Array (n,) of strings; nothing for a node in none."""
+    import pyarrow
+
+    return pyarrow.array([*SPLITS, None]).take(pyarrow.array(_split_codes(data) % 4))  # -1 becomes 3
+
+
+def _check_kept(nodes: dict[str, Any], *, ending: str) -> None:
+    """Refuse ids and classes that a table would give back as others, such as a class NA, which means no class."""
+    import pyarrow
+
+    from topoff.data.columns import plain_table
+    from topoff.data.ids import unique_ids, written_ids
+    from topoff.data.labels import read_labels
+
+    named: dict[str, Any] = {name: nodes[name] for name in ("id", "label") if name in nodes}
+    table = plain_table(Path(f"nodes.{ending}"), pyarrow.table(named))
+    back = {"id": written_ids(table, "id", unique_ids(table, "id")).to_pylist()}
+    if "label" in named:
+        labels = read_labels(table)
+        assert labels.y is not None  # without any label, read_labels refuses
+        names = (labels.entry or {}).get("names")
+        back["label"] = [names[code] if code >= 0 else None for code in labels.y] if names else labels.y.tolist()
+    for name, after in back.items():
+        for one, other in zip(named[name].to_pylist(), after, strict=True):
+            same = str(one).lower() == other if other in ("true", "false") else str(one) == str(other)
+            if not same:
+                what = "node_ids" if name == "id" else "class_names"
+                raise ValueError(
+                    f"Expected '{what}' that a table keeps (got '{one}', which would be read as {other!r}); rename it, "
+                    "or write an .npz file."
+                )
 
 
 def _label_columns(data: Data) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from topoff.training.config import Config, make_config, nearest
 from topoff.training.loop import Listener
 from topoff.training.run_folder import RunFolder
 
+NUMBER = (int, float)
 MEASURED = "measured.json"  # of a run: its gradient error, and the load of the machine
 # Else nothing could be compared:
 SHARED = ("dataset", "root", "split", "row_normalize", "metric", "seed", "method", "epochs")
@@ -41,8 +42,18 @@ class Job:
 
 
 def read_measured(folder: RunFolder) -> dict[str, Any]:
-    """Read what was measured of a run besides its result: its gradient error, the load; nothing where it was not."""
-    return folder.read_json(MEASURED) if (folder.path / MEASURED).is_file() else {}
+    """Read what was measured of a run besides its result: its gradient error, the load; nothing where it was not.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    path = folder.path / MEASURED
+    found = folder.read_json(MEASURED) if path.is_file() else {}
+    for key, kinds in (("gradient_error", NUMBER), ("gradient_cosine", NUMBER), ("note", str), ("load", list)):
+        value = found.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+            raise ValueError(f"Expected {path} to hold what was measured (got {value!r} as {key}); remove the file.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,8 @@ def split_settings(pairs: dict[str, Any], methods: Sequence[str]) -> tuple[dict[
     """Part settings of all methods from those of one, as in `gas.ratio`.
 
     Raises:
-        ValueError: the name before the dot is none of the methods, or the setting must be the same for all.
+        ValueError: the name before the dot is none of the methods, the setting must be the same for all, or it is the
+            method itself.
 
     >>> split_settings({"lr": 0.1, "top.rank": 8}, ["top", "full"])
     ({'lr': 0.1}, {'top': {'rank': 8}, 'full': {}})
@@ -110,6 +122,8 @@ def split_settings(pairs: dict[str, Any], methods: Sequence[str]) -> tuple[dict[
     own: dict[str, dict[str, Any]] = {method: {} for method in methods}
     for key, value in pairs.items():
         method, dot, setting = key.partition(".")
+        if key == "method":
+            raise ValueError(f"Expected the methods as --methods (got --set method={value}); leave it out.")
         if not dot:
             shared[key] = value
         elif method in own and setting in SHARED:

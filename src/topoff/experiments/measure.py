@@ -34,6 +34,22 @@ class FullBatchModel:
     earlier: nn.Module | None  # the same some epochs before the end
 
 
+def standardized(data: Data) -> Data:
+    """Return a graph whose regression targets have mean 0 and deviation 1, as training has them; others unchanged.
+
+    >>> ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    >>> data = Data(x=torch.eye(3), edge_index=ring, y=torch.tensor([10.0, 20.0, 30.0]), train_mask=torch.ones(3) > 0)
+    >>> standardized(data).y
+    tensor([-1.,  0.,  1.])
+    """
+    task = task_of(data.y, train_mask=data.train_mask)
+    if task.kind != "regression":
+        return data
+    changed = copy.copy(data)
+    changed.y = ((data.y.double() - task.center) / task.scale).to(data.x.dtype)
+    return changed
+
+
 def train_full_batch(
     model: nn.Module,
     data: Data,
@@ -127,7 +143,7 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> di
 
 
 def check_methods(methods: tuple[str, ...]) -> None:
-    """Refuse unknown methods.
+    """Refuse unknown methods, and one that stands twice.
 
     >>> check_methods(("top", "lmc"))
     Traceback (most recent call last):
@@ -136,6 +152,8 @@ def check_methods(methods: tuple[str, ...]) -> None:
     for method in methods:
         if method not in MEASURED:
             raise ValueError(f"Expected methods to be among {', '.join(MEASURED)} (got '{method}').")
+        if methods.count(method) > 1:
+            raise ValueError(f"Expected methods to name each method once (got '{method}' twice).")
 
 
 class _Comparison:

@@ -52,7 +52,7 @@ def build_page(top: Path) -> str:
     target = table["target"] * scale if finite(table["target"]) else math.nan
     plots = draw_comparison(drawn, costs=costs, label=label, target=target)
     path = top / SETTINGS
-    shared = parse_config(path.read_text(), origin=str(path)) if path.is_file() else {}
+    shared = parse_config(path.read_bytes(), origin=str(path)) if path.is_file() else {}
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.filters.update(number=number, plain=plain, part_of=part_of, written=written)
     text: str = page.get_template("compare.html.j2").render(

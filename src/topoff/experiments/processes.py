@@ -24,6 +24,7 @@ from topoff.experiments.gradients import measure_gradient
 from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
 from topoff.machine.memory import keep_freed_memory
 from topoff.machine.notices import hearing
+from topoff.machine.user_code import is_out_of_memory, user_code
 from topoff.training.build import Setup
 from topoff.training.loop import Training
 from topoff.training.records import Epoch
@@ -141,7 +142,9 @@ def _cause_of_death(code: int | None) -> str:
 def _work(job: Job, sender: Connection, cache: str) -> None:
     """Run a job, the main function of its process: tell what happens, and in the end how it went."""
     teller = _Teller(sender)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first one decides
+    for name in ("SIGINT", "SIGHUP"):  # which reach all processes: the first one decides
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, teller.stop)
     keep_freed_memory()
     os.environ["TOPOFF_CACHE"] = cache
@@ -150,7 +153,8 @@ def _work(job: Job, sender: Connection, cache: str) -> None:
     try:
         with warnings.catch_warnings(), hearing(lambda _: None):
             warnings.showwarning = lambda message, *_, **__: sender.send(("warned", str(message)))
-            train_job(job, watcher=teller)
+            with user_code("the model to run", remedy="correct it there", anything=False):
+                train_job(job, watcher=teller)
     except BrokenPipeError:
         sys.exit(1)  # nobody listens any more
     except KeyboardInterrupt:
@@ -173,7 +177,7 @@ def _last_word(error: Exception, folder: Path, *, teller: _Teller) -> tuple[Any,
     if isinstance(error, ValueError):
         return "failed", text, not teller.has_stepped and not RunFolder(folder).metrics()
     RunFolder(folder).write("error.txt", traceback.format_exc())
-    if isinstance(error, MemoryError) or "allocate memory" in text:
+    if is_out_of_memory(error):
         return "failed", "out of memory", False
     return "failed", f"{type(error).__name__}: {text[:300]} (see {folder / 'error.txt'})", False
 

@@ -9,6 +9,7 @@ runs/<name>/compare.html         the page
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,25 @@ def default_target(scores: Mapping[str, Sequence[float | None]], *, metric: str)
     least = worst(value for value in scores[leading] if value is not None)
     slack = (1 - SHARE) * abs(least)
     return round(least + slack if metric in LOWER_IS_BETTER else least - slack, 12)
+
+
+def check_target(target: float, *, metric: str) -> None:
+    """Refuse a target that no run can reach, or that every run has reached.
+
+    Raises:
+        ValueError: such a score does not exist.
+
+    >>> check_target(75, metric="accuracy")
+    Traceback (most recent call last):
+    ValueError: Expected --target to be a score that accuracy can have, 0 to 1 (got 75); write 75 % as 0.75.
+    """
+    least, most = (-math.inf if metric == "r2" else 0.0), (math.inf if metric in LOWER_IS_BETTER else 1.0)
+    if math.isfinite(target) and least <= target <= most:
+        return
+    range_ = "at least 0" if metric in LOWER_IS_BETTER else "at most 1" if metric == "r2" else "0 to 1"
+    share = metric not in (*LOWER_IS_BETTER, "r2") and 1 < target <= 100
+    remedy = f"write {target:g} % as {target / 100:g}" if share else "choose such a one"
+    raise ValueError(f"Expected --target to be a score that {metric} can have, {range_} (got {target:g}); {remedy}.")
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,7 @@ def make_row(
     row["target_reached"] = None if target is None else reached
     row["seeds"] = [run.seed for run in runs]
     row["load"] = [run.measured.get("load") for run in runs]
-    row["chosen"] = {choice["what"]: choice["value"] for choice in runs[0].result.chosen}
+    row["chosen"] = {str(choice.get("what")): choice.get("value") for choice in runs[0].result.chosen}
     notes = [run.measured.get("note") for run in runs]
     notes += [f"seed {seed}: {why}" for seed, why in reasons.items() if seed not in lost]
     row["notes"] = list(dict.fromkeys(note for note in notes if note))
@@ -135,6 +155,8 @@ def make_table(
     models = {method: getattr(METHODS.get(method), "own_model", None) for method in methods}
     first = next((run.result for found in runs.values() for run in found), None)
     metric = first.metric if first else ""
+    if target is not None and metric:
+        check_target(target, metric=metric)
     if target is None:
         scores = {name: [run.result.val for run in found] for name, found in runs.items() if not models[name]}
         target = default_target(scores, metric=metric)

@@ -62,6 +62,17 @@ def restored(model: nn.Module, *, training: bool) -> Iterator[None]:
             buffer.data.copy_(before)
 
 
+@contextmanager
+def default_type(dtype: torch.dtype | None) -> Iterator[None]:
+    """Make new tensors of a floating type, where one is given."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def perturb(model: nn.Module) -> None:
     """Move every weight a little, so that none is zero."""
     generator = torch.Generator().manual_seed(0)

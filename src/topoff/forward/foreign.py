@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from topoff.machine.user_code import is_out_of_memory, told
+
 
 def check_unchanged(batch: Data, own: dict[str, Tensor], changed: list[str]) -> None:
     """Refuse a batch whose features or edges are not those that it was cut with.
@@ -67,10 +69,10 @@ def raise_narrow(conv: object) -> NoReturn:
 
 def raise_broken(error: Exception, nodes: int) -> NoReturn:
     """Raise for a model that does not run on a part of the graph; errors of ours and lack of memory stay themselves."""
-    if is_refusal(error) or isinstance(error, MemoryError) or "memory" in str(error):
+    if is_refusal(error) or is_out_of_memory(error):
         raise error
     raise ValueError(
-        f"Expected the model to run on a part of the graph (got {type(error).__name__}: {error}; on {nodes} of its "
+        f"Expected the model to run on a part of the graph (got {told(error)}; on {nodes} of its "
         f"nodes): check how it is called, and that it holds no sizes, edges or tables of the whole graph."
     ) from error
 

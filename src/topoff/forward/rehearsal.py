@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -23,9 +23,10 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, device_of, evaluating, own_rows
 from topoff.forward.convs import describe
-from topoff.forward.copies import copied, perturb, restored, undrawn
+from topoff.forward.copies import copied, default_type, perturb, restored, undrawn
 from topoff.forward.difference import is_finite, relative_error
 from topoff.forward.exact import Lockstep
+from topoff.forward.finite import refuse_not_finite
 from topoff.forward.foreign import raise_broken, raise_in_place
 from topoff.forward.intercept import Handler, map_tensors, uncached
 from topoff.forward.piece import beside_another, cloned, padded
@@ -157,9 +158,14 @@ class Rehearsal:
 
     # ---- the checks
 
+    def check_finite(self) -> None:
+        """Refuse a model whose plain output is not finite: that batches differ says nothing then."""
+        refuse_not_finite(self.expected, run=self.plainly, piece=self.piece, model=self.model)
+
     def check_repeatable(self) -> None:
         """Refuse a model that is random in eval mode."""
         if not relative_error(self.plainly(self.piece), self.expected) <= self.tolerance:
+            self.check_finite()
             raise ValueError(
                 "Expected the model to return the same output twice in eval mode (got two different ones): look for "
                 "dropout without training=self.training, or other randomness."
@@ -167,26 +173,25 @@ class Rehearsal:
 
     def check_apart(self, rows: int, *, where: str = "") -> None:
         """Refuse a model whose output at some nodes changes with nodes that no edge connects with them."""
-        longer = beside_another(self.piece, rows)
-        try:
-            out = self.plainly(longer)
-        except Exception:  # larger values may be none that the model knows, such as a category
-            longer = beside_another(self.piece, rows, larger=False)
+        for larger in (True, False):  # larger values may be too large, or none that the model knows: categories
+            longer = beside_another(self.piece, rows, larger=larger)
             try:
                 out = self.plainly(longer)
             except Exception as error:
-                raise_broken(error, int(longer.num_nodes or 0))
+                if not larger:
+                    raise_broken(error, int(longer.num_nodes or 0))
+                continue
+            if is_finite(out) or not is_finite(self.expected):
+                break
         count, more = self.graph.num_nodes, int(longer.num_nodes or 0)
 
-        def place() -> str:
-            """Say where the two differ first."""
-            return self._first_of(self._outputs(self.piece, count, count), self._outputs(longer, more, count))
-
+        place = lambda: self._first_of(self._outputs(self.piece, count, count), self._outputs(longer, more, count))  # noqa: E731
         self._check_same_size(self.expected, out, count, more, where=where or place)
 
     def _check_same_size(self, few: Any, many: Any, count: int, rows: int, *, where: str | Callable[[], str]) -> None:
         out = map_tensors(many, lambda tensor: tensor[:count] if tensor.dim() and len(tensor) == rows else tensor)
         if not relative_error(out, few) <= self.tolerance:
+            self.check_finite()
             where = where if isinstance(where, str) else where()
             raise ValueError(
                 f"Expected the model's output at a node to depend on the node and its neighbours alone (got another "
@@ -216,6 +221,7 @@ class Rehearsal:
             raise_broken(problem, self.graph.num_nodes)
         error = relative_error(out, self.expected)
         if not error <= self.tolerance:
+            self.check_finite()
             where = self._first_difference(lockstep())
             if not normalizes:
                 self.check_apart(3 * self.graph.num_nodes, where=where)
@@ -287,12 +293,6 @@ class Rehearsal:
             for hook in hooks:
                 hook.remove()
 
-    @contextmanager
-    def _typed(self) -> Iterator[None]:
+    def _typed(self) -> AbstractContextManager[None]:
         """Let tensors that the model makes itself have its type."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(self.dtype or before)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
+        return default_type(self.dtype)

@@ -14,6 +14,7 @@ every row that must not be read, what depends on what; then exact batches are co
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -116,7 +117,17 @@ def _tried(rehearsal: Rehearsal, num_nodes: int) -> Plan:
         _check_training(rehearsal, plan)
     if not plan.normalizes:
         rehearsal.check_apart(max(num_nodes, rehearsal.graph.num_nodes + 8))
+    _warn_of_nan(rehearsal)
     return replace(plan, mixes=rehearsal.mixes_in_training())
+
+
+def _warn_of_nan(rehearsal: Rehearsal) -> None:
+    """Warn where the plain output is not finite already; -inf may be meant, to rule classes out."""
+    try:
+        rehearsal.check_finite()
+    except ValueError as error:
+        if "(got -inf" not in str(error):
+            warnings.warn(str(error), stacklevel=2)
 
 
 def _traced(rehearsal: Rehearsal, watch: Watch, *, training: bool) -> Tracer:
@@ -163,7 +174,7 @@ def _noted(rehearsal: Rehearsal, evaluated: Tracer, trained: Tracer, *, wide: bo
         depth=evaluated.depth,
         degrees=degrees,
         wide=wide,
-        coarse=rehearsal.dtype is None,
+        coarse=rehearsal.dtype is None and is_finite(rehearsal.expected),
         apart=watch.sorts,
         rewired=frozenset(evaluated.rewired if wide else ()),
         num_nodes=rehearsal.graph.num_nodes,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from topoff.machine.files import remove_drafts, replacing
+from topoff.machine.places import expand_home, home_or_temporary
 
 DAY = 24 * 3600.0  # no process writes for so long: a draft this old was left by one that was killed
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -21,13 +22,15 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 def cache_dir() -> Path:
     """Return the cache folder: $TOPOFF_CACHE, else $XDG_CACHE_HOME/topoff, else ~/.cache/topoff. Create nothing.
 
+    A user without a home has one among the temporary files.
+
     >>> cache_dir().is_absolute()
     True
     """
     if own := os.environ.get("TOPOFF_CACHE"):
-        return Path(own).expanduser().absolute()
+        return expand_home(own).absolute()
     shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache").absolute() / "topoff"
+    return (Path(shared) if shared else home_or_temporary() / ".cache").absolute() / "topoff"
 
 
 def content_hash(*parts: np.ndarray[Any, Any] | str) -> str:

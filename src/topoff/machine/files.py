@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from topoff.machine.places import without_empty_parents
+
 DRAFT = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile completes the name
 
 
@@ -19,8 +21,9 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     """Yield a draft beside `path` to be written as a file or as a folder, then move it to `path` in one step.
 
     The draft has the name of `path`, in a hidden folder that is removed in any case: a failure, or Ctrl-C, leaves what
-    was there before and nothing else. The content is on the disk before it is moved. Missing parents are created. A
-    file that is replaced stays as `keep`, in the same folder, where that is given.
+    was there before and nothing else. The content is on the disk before it is moved. Missing parents are created, and
+    go again where nothing comes to be written. A file that is replaced stays as `keep`, in the same folder, where that
+    is given.
 
     Raises:
         OSError: something cannot be written; the error names `path`, not the draft.
@@ -32,16 +35,17 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     ['a.txt']
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent) as hidden:
-            draft = Path(hidden) / path.name
-            yield draft
-            for file in filter(Path.is_file, draft.rglob("*")) if draft.is_dir() else [draft]:
-                with file.open("rb") as handle:
-                    os.fsync(handle.fileno())
-            if keep is not None and path.is_file():
-                _keep(path, keep, draft=draft.with_name(keep.name))
-            _move(draft, path, old=Path(hidden) / f"{path.name}.old")
+        with without_empty_parents(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent) as hidden:
+                draft = Path(hidden) / path.name
+                yield draft
+                for file in filter(Path.is_file, draft.rglob("*")) if draft.is_dir() else [draft]:
+                    with file.open("rb") as handle:
+                        os.fsync(handle.fileno())
+                if keep is not None and path.is_file():
+                    _keep(path, keep, draft=draft.with_name(keep.name))
+                _move(draft, path, old=Path(hidden) / f"{path.name}.old")
     except OSError as error:
         if error.errno is None:
             raise

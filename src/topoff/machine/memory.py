@@ -63,11 +63,11 @@ def readable(size: float) -> str:
     >>> readable(3_200_000_000)
     '3.0 GiB'
     """
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if size < 1024:
-            return f"{size:.0f} {unit}"
+            return f"{size:.0f} {unit}" if unit in ("B", "KiB", "MiB") else f"{size:.1f} {unit}"
         size /= 1024
-    return f"{size:.1f} GiB"
+    return f"{size:,.1f} EiB"
 
 
 def machine() -> dict[str, Any]:

@@ -11,10 +11,12 @@ import importlib
 import inspect
 import os
 import sys
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
+from topoff.machine.user_code import place_of, user_code
 from topoff.models.decoupled import SGC, SIGN
 from topoff.models.networks import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN
 from topoff.models.stack import Network, Sized
@@ -61,7 +63,9 @@ def make_model(
     kind = _KINDS[name] if name in _KINDS else _import_class(name)
     settings |= {"in_channels": in_channels, "out_channels": out_channels, "degrees": degrees, **_DECIDED.get(name, {})}
     given: dict[str, Any] = {}
-    for key, parameter in _arguments_of(kind).items():
+    with user_code(f"the constructor of {name} to say what it takes", remedy="define __init__ with named arguments"):
+        arguments = _arguments_of(kind)
+    for key, parameter in arguments.items():
         value = settings.get(_SETTING_OF.get(key, key))
         if value is not None and (issubclass(kind, Network) or not _means_something_else(parameter, value)):
             listed = key in _LISTS and isinstance(value, str)
@@ -76,7 +80,11 @@ def make_model(
                 f"Expected the constructor of {name} to need only arguments such as in_channels, hidden_channels, "
                 f"out_channels and num_layers (got '{key}'); give that one a default."
             )
-    return kind(**given)
+    with user_code(f"the constructor of {name} to build a model from the settings", remedy="correct it, or them"):
+        model = kind(**given)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"Expected {name} to make a torch.nn.Module (got {_named(model)}); correct its __new__.")
+    return model
 
 
 def options_of(name: str) -> frozenset[str]:
@@ -115,26 +123,45 @@ def _import_class(name: str) -> type[nn.Module]:
         near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.4)
         hint = f"did you mean '{near[0]}'?" if near else "models of your own are 'module:Class'."
         raise ValueError(f"Expected model to be one of {', '.join(MODELS)} or 'module:Class' (got '{name}'); {hint}")
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    importlib.invalidate_caches()  # the file may be newer than the last look into the folder
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(
-            f"Expected model '{name}' to name a module that can be imported (got: {error}); run in its folder or "
-            f"install it."
-        ) from error
-    finally:
-        sys.path.remove(folder)
-    kind = getattr(module, class_name, None)
+    module = _import_module(module_name, name=name)
+    with user_code(f"'{class_name}' in {module_name} to be a class", remedy="correct the name after the colon"):
+        kind = getattr(module, class_name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        got = "no such name" if kind is None else f"{kind!r:.80}"
+        got = "no such name" if kind is None else _named(kind)
         raise ValueError(
             f"Expected '{class_name}' in {module_name} to be a subclass of torch.nn.Module (got {got}); correct the "
             f"name after the colon."
         )
     return kind
+
+
+def _import_module(module_name: str, *, name: str) -> ModuleType:
+    """Import a module of the user's; whatever it raises is one sentence, with its file and line."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()  # the file may be newer than the last look into the folder
+    expected = f"model '{name}' to name a module that can be imported"
+    try:
+        with user_code(expected, remedy="correct it there"):
+            return importlib.import_module(module_name)
+    except ValueError as error:
+        missing = error.__cause__
+        if isinstance(missing, ModuleNotFoundError):
+            place = place_of(missing)
+            got = f"{missing}, in {place}" if place else f"{missing}"
+            raise ValueError(f"Expected {expected} (got: {got}); run in its folder or install it.") from error
+        raise
+    finally:
+        if folder in sys.path:  # the module may have changed it
+            sys.path.remove(folder)
+
+
+def _named(value: object) -> str:
+    """Name what came instead of a class."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # of an object that is not whole
+        return f"an object of type {type(value).__name__}"
 
 
 OPTIONS = frozenset[str]().union(*map(options_of, MODELS))  # the settings that some model reads

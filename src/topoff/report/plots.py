@@ -213,7 +213,7 @@ def _draw_confusion(confusion: Confusion | None) -> Markup | None:
         return None
     kept, n = confusion.kept, len(confusion.kept)
     names = [as_label(confusion.names[index]) for index in kept]
-    share = (100 * confusion.counts / np.maximum(confusion.counts.sum(1, keepdims=True), 1))[np.ix_(kept, kept)]
+    share = (100 * confusion.counts / np.maximum(confusion.sizes[:, None], 1))[np.ix_(kept, kept)]
     side, size = (max(2.0, 0.34 * n), 8) if n <= 20 else (0.16 * n, 6)
     axes = new_axes(side + 1.4, side + 1.0)
     axes.grid(visible=False)

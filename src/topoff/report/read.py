@@ -15,11 +15,12 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 import numpy as np
+from annotated_types import Ge, Le, Len
 
-from topoff.training.records import Epoch, Result, Summary, summarize
+from topoff.training.records import Epoch, Result, Summary, summarize, validated
 from topoff.training.run_folder import RunFolder, Settings
 
 POINTS = 1200  # of one curve, over all seeds: keeps the page small
@@ -33,17 +34,39 @@ class Confusion:
 
     counts: np.ndarray[Any, Any]  # (true, predicted)
     names: list[str]
+    sizes: np.ndarray[Any, Any]  # nodes of each true class, also those taken for a class that has no column
+    classes: int  # of the graph: where there are very many, only the largest have a row
+    listed: tuple[tuple[str, str, int], ...] = ()  # the most frequent confusions, where some classes have no row
 
     @property
     def kept(self) -> list[int]:
         """List the classes to draw: all, or the largest of very many."""
-        return sorted(np.argsort(-self.counts.sum(1), kind="stable")[:CLASSES].tolist())
+        return sorted(np.argsort(-self.sizes, kind="stable")[:CLASSES].tolist())
 
     def mistakes(self, most: int = 10) -> list[tuple[str, str, int]]:
         """List the most frequent confusions: true class, predicted class, nodes."""
+        if self.listed:
+            return list(self.listed[:most])
         wrong = self.counts - np.diag(np.diag(self.counts))
         places = [divmod(int(index), len(wrong)) for index in np.argsort(-wrong, axis=None, kind="stable")[:most]]
         return [(self.names[i], self.names[j], int(wrong[i, j])) for i, j in places if wrong[i, j]]
+
+
+Pair = Annotated[list[Any], Len(2, 2)]
+Point = Annotated[list[Annotated[float, Ge(-1e100), Le(1e100)] | None], Len(2, 2)]  # of which an axis can be drawn
+
+
+@dataclass(frozen=True)
+class Details:
+    """Say what details.json may hold; all of it may be missing."""
+
+    split: str = ""
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    degrees: dict[str, list[Any]] = field(default_factory=dict)
+    classes: list[Any] = field(default_factory=list)
+    per_class: list[dict[str, Any]] = field(default_factory=list)
+    layers: list[Pair] = field(default_factory=list)  # a name and its error
+    scatter: list[Point] = field(default_factory=list)  # true and predicted values
 
 
 @dataclass(frozen=True)
@@ -190,6 +213,7 @@ def _read_seed(folder: Path, *, name: str) -> Seed:
     several = run.finished and "runs" in run.read_json("result.json")  # a summary: see `read_run`
     result = run.result() if run.finished and not several else None
     details = run.read_json("details.json") if (folder / "details.json").is_file() else {}
+    validated(Details, details, origin=str(folder / "details.json"))
     confusion = _confusion(details, path=folder / "details.json")
     name = name if result is None or result.seed is None else str(result.seed)
     return Seed(name, settings.keys, settings.command, metrics.epochs, result, details, confusion, cut)
@@ -201,13 +225,28 @@ def _confusion(details: dict[str, Any], *, path: Path) -> Confusion | None:
         return None
     try:
         counts = np.array(details["confusion"], dtype=float)
-    except (TypeError, ValueError):  # ragged, or no numbers
+    except (TypeError, ValueError, OverflowError):  # ragged, or no numbers
         counts = np.zeros(0)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or not np.isfinite(counts).all():
         came = json.dumps(details["confusion"])[:40]
         raise ValueError(f"Expected confusion in {path} to be a square table of counts (got {came}); run again.")
     if not counts.any():  # there were no test nodes
         return None
-    known = details.get("classes") or []
-    names = [str(name) for name in (known if len(known) == len(counts) else range(len(counts)))]
-    return Confusion(counts, names)
+    known = [str(name) for name in details.get("classes") or []]
+    confused = details.get("confused")
+    if confused is None:
+        names = known if len(known) == len(counts) else [str(number) for number in range(len(counts))]
+        return Confusion(counts, names, counts.sum(1), len(counts))
+    try:
+        sizes = np.array(details["sizes"], dtype=float)
+        listed = tuple((known[true], known[taken], int(times)) for true, taken, times in details["mistakes"])
+        names = [known[one] for one in confused]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected confused, sizes and mistakes in {path} to be about its classes (got others); run again."
+        ) from error
+    if len(names) != len(counts) or sizes.shape != (len(counts),):
+        raise ValueError(
+            f"Expected confused and sizes in {path} to have {len(counts)} entries (got {len(names)}); run again."
+        )
+    return Confusion(counts, names, sizes, len(known), listed)

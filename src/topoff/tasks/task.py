@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -108,6 +109,7 @@ def task_of(y: Tensor, *, train_mask: Tensor, metric: str = "auto", class_weight
         known = y[train_mask].double()
         scale = float(known.std()) if len(known) > 1 else 0.0
         return Task(kind, outputs, metric, center=float(known.mean()), scale=scale or 1.0)
+    _warn_of_one_class(y[train_mask])
     weight = _balanced(y[train_mask], kind=kind, outputs=outputs) if class_weight == "balanced" else None
     return Task(kind, outputs, metric, weight=weight)
 
@@ -120,6 +122,16 @@ def _kind(y: Tensor) -> tuple[str, int]:
         return "regression", 1
     classes = int(y.max()) + 1
     return ("binary", 2) if classes == 2 else ("classes", classes)
+
+
+def _warn_of_one_class(y: Tensor) -> None:
+    """Say where there is nothing to tell apart: every model is perfect on these nodes, and has learnt nothing."""
+    if len(y) > 1 and bool((y == y[0]).all()):
+        what = "the same labels" if y.dim() == 2 else "one class only"
+        warnings.warn(
+            f"The training nodes have {what}, so that there is nothing to learn: label nodes of other classes, too.",
+            stacklevel=3,
+        )
 
 
 def _balanced(y: Tensor, *, kind: str, outputs: int) -> Tensor:

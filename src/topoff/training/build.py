@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch_geometric.data import Data
 
+from topoff.data.archive import check_memory
 from topoff.forward.call import Progress
+from topoff.machine.user_code import user_code
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import OPTIONS, make_model
@@ -18,6 +21,8 @@ from topoff.models.networks import degree_histogram
 from topoff.tasks.task import Task, task_of
 from topoff.training.config import Config
 from topoff.training.defaults import Choice, choose
+from topoff.training.model_check import check_model
+from topoff.training.sizes import check_sizes, warn_of_memory
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,22 @@ def make_setup(config: Config, data: Data) -> Setup:
     """
     chosen, choices = choose(config, data)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
+    size = int(data.num_nodes or 0) * task.outputs * data.x.element_size()
+    remedy = "merge classes, or, if y is a quantity, make it floating point"
+    check_memory(size, what=f"{task.outputs:,} outputs of {data.num_nodes:,} nodes", remedy=remedy)
     torch.manual_seed(config.seed)
-    model = model_for(chosen, data, outputs=task.outputs).to(device_of(config.device), data.x.dtype)
+    name = model_of(chosen.method, chosen.model)
+
+    def sized(**sizes: Any) -> nn.Module:
+        """Build the model with other sizes."""
+        return model_for(replace(chosen, **sizes), data, outputs=task.outputs)
+
+    check_sizes(sized, chosen, data)
+    model = model_for(chosen, data, outputs=task.outputs)
+    with user_code(f"{name} to be a whole torch.nn.Module", remedy="call super().__init__() first in its __init__"):
+        model = model.to(device_of(config.device), data.x.dtype)
+    check_model(model, data, task=task, name=name)
+    warn_of_memory(chosen, data, model)
     return Setup(chosen, choices, data, task, class_names(data, task), model)
 
 
@@ -118,10 +137,12 @@ def device_of(name: str) -> torch.device:
     """Return the device that a name means."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    wrong = f"Expected device to be auto, cpu or a cuda device that is there (got '{name}'"
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", name):
+        raise ValueError(f"{wrong}); leave it out for auto.")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        came = f"'{name}': {str(error).splitlines()[0]}"
-        raise ValueError(f"Expected device to be auto, cpu or a cuda device that is there (got {came}).") from error
+        raise ValueError(f"{wrong}, but {torch.cuda.device_count()} cuda devices); leave it out for auto.") from error
     return device

@@ -87,8 +87,8 @@ def trained_weights(folder: Path) -> tuple[Weights, dict[str, Any]]:
             metadata, weights = unsealed(path)
         except ValueError as error:
             raise ValueError(
-                f"Expected {path} to be a whole safetensors file (got {error}); restore it from a copy, or train "
-                "again with --overwrite."
+                f"Expected {path} to be a whole safetensors file (got {error}); train again, with "
+                "--overwrite, or restore it from a copy."
             ) from error
         return weights, metadata
     checkpoint = load_checkpoint(folder)

@@ -14,24 +14,33 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.resources
-import json
 import math
 import re
 import tomllib
+import typing
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from topoff.compensation.refresh import Refreshing
+from topoff.machine.places import expand_home
+from topoff.training.complaints import check_value, complaint, located
+from topoff.training.toml import LARGEST, parse_toml, toml_comment, toml_value
 
-Natural = Annotated[int, Ge(0)]
-Positive = Annotated[int, Ge(1)]
+LARGEST_SEED = 2**32 - 1  # others are made of it, and torch takes none from 2**64 on
+MOST_SEEDS = 1000  # of one command: each is a training
+Natural = Annotated[int, Ge(0), Lt(2**32)]  # what libraries take for a seed or a count
+Positive = Annotated[int, Ge(1), Lt(2**32)]
+Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
+Size = Annotated[float, Ge(0), Lt(math.inf)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
 COMPENSATED = ("top", "drop")  # methods that take any node sets
+JOINT = ("method", "batches")  # settings that are right or wrong together
 MethodName = Literal[  # the keys of methods.METHODS, which would import torch
     "top", "full", "cluster", "drop", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor", "labor-star",
     "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn", "fastgcn",
@@ -51,7 +60,7 @@ class Config:
     root: Annotated[str | None, "Folder with the raw files of PyG datasets."] = None
     split: Annotated[Natural, "Which of the dataset's splits."] = 0
     row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
-    seed: Annotated[Natural, "Random seed."] = 0
+    seed: Annotated[Annotated[int, Ge(0), Le(LARGEST_SEED)], "Random seed."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 
     method: Annotated[MethodName, "How batches are made and run."] = "top"
@@ -63,13 +72,16 @@ class Config:
     parts: Annotated[Positive | None, "Number of clusters to merge into batches."] = None
     regroup: Annotated[bool, "Merge the clusters into new batches every epoch."] = False
     train_only: Annotated[bool, "Batch only the training nodes; all others are compensated."] = False
-    rank: Annotated[int | float | None, "Rank of the compensation, or the share of energy to keep (below 1)."] = None
+    rank: Annotated[
+        Natural | Annotated[float, Gt(0), Lt(1)] | None,
+        "Rank of the compensation, or the share of energy to keep (below 1).",
+    ] = None
     estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
-    inits: Annotated[Positive | None, "Number of networks behind the first basis."] = None
+    inits: Annotated[Annotated[int, Ge(1), Le(100)] | None, "Number of networks behind the first basis."] = None
     refresh: Annotated[str | None, "never, every=E (epochs) or adaptive."] = None
     fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
-    hops: Annotated[Positive, "Depth of a target's subgraph (shadow)."] = 2
-    walk_length: Annotated[Positive, "Steps of a random walk (saint-walk)."] = 2
+    hops: Annotated[Repeated, "Depth of a target's subgraph (shadow)."] = 2
+    walk_length: Annotated[Repeated, "Steps of a random walk (saint-walk)."] = 2
     mix: Annotated[Annotated[float, Ge(0), Le(1)] | None, "Share of fresh values in histories (lmc, graphfm)."] = None
 
     model: Annotated[
@@ -85,26 +97,24 @@ class Config:
     linear: Annotated[bool, "Linear layers before and after the convs."] = False
     heads: Annotated[Positive, "Attention heads (gat)."] = 4
     out_heads: Annotated[Positive, "Attention heads of the last conv, averaged (gat)."] = 1
-    alpha: Annotated[Annotated[float, Ge(0)], "Strength of the initial residual (gcnii)."] = 0.1
-    theta: Annotated[Annotated[float, Ge(0)], "Strength of the identity mapping (gcnii)."] = 0.5
+    alpha: Annotated[Size, "Strength of the initial residual (gcnii)."] = 0.1
+    theta: Annotated[Size, "Strength of the identity mapping (gcnii)."] = 0.5
     shared_weights: Annotated[bool, "One weight for both terms of a layer (gcnii)."] = True
-    diag_lambda: Annotated[Annotated[float, Ge(0)], "Enhancement of the diagonal (cluster-gcn)."] = 1.0
+    diag_lambda: Annotated[Size, "Enhancement of the diagonal (cluster-gcn)."] = 1.0
     aggregators: Annotated[str, "Comma-separated: mean, max, min, sum, std, var (pna)."] = "mean,max"
     scalers: Annotated[str, "Comma-separated: identity, amplification, attenuation (pna)."] = "identity,amplification"
     fast_dropout: Annotated[bool, "Use the fast CPU dropout for nn.Dropout inside your own model."] = False
 
     epochs: Annotated[Positive, "Passes over the batches."] = 50
     optimizer: Annotated[Literal["adam", "adamw", "sgd"], "The optimiser (sgd: momentum 0.9)."] = "adam"
-    lr: Annotated[Annotated[float, Gt(0)], "Learning rate."] = 0.01
-    weight_decay: Annotated[Annotated[float, Ge(0)], "Weight decay."] = 0.0
-    outer_decay: Annotated[
-        Annotated[float, Ge(0)] | None, "Weight decay of the output layer and linear layers around the convs."
-    ] = None
+    lr: Annotated[Annotated[float, Gt(0), Lt(math.inf)], "Learning rate."] = 0.01
+    weight_decay: Annotated[Size, "Weight decay."] = 0.0
+    outer_decay: Annotated[Size | None, "Weight decay of the output layer and linear layers around the convs."] = None
     schedule: Annotated[
         Literal["constant", "cosine", "linear", "step"], "Learning rate over the epochs (step: a tenth at 1/2 and 3/4)."
     ] = "constant"
     warmup: Annotated[Natural, "Epochs over which the learning rate rises from zero."] = 0
-    clip: Annotated[Annotated[float, Ge(0)], "Clip the gradient to this norm; 0: do not clip."] = 0.0
+    clip: Annotated[Size, "Clip the gradient to this norm; 0: do not clip."] = 0.0
     patience: Annotated[Natural, "Stop after this many evaluations without a better validation score; 0: never."] = 0
     class_weight: Annotated[Literal["none", "balanced"], "Weigh rare classes more in the loss."] = "none"
     checkpoint_seconds: Annotated[Annotated[float, Ge(0)], "Seconds between checkpoints; 0: after every step."] = 10.0
@@ -115,22 +125,28 @@ class Config:
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
 
-def make_config(*layers: Mapping[str, Any]) -> Config:
+def make_config(*layers: Mapping[str, Any], origin: str = "") -> Config:
     """Return the validated settings; later layers win, and a None in them is as good as absent.
+
+    A file that all of them come from is named in errors as their `origin`.
 
     Raises:
         ValueError: an unknown key, with the nearest one, or a value that a key cannot have.
     """
-    from pydantic import TypeAdapter, ValidationError  # late: `--help` does without
+    from pydantic import ValidationError  # late: `--help` does without
 
     merged: dict[str, Any] = {}
     for layer in layers:
         _refuse_unknown(layer)
         merged |= {key: value for key, value in layer.items() if value is not None}
     try:
-        config: Config = TypeAdapter(Config).validate_python(merged)
+        for key, value in merged.items():
+            check_value(key, value, kind=_kinds()[key])
+        config: Config = _adapter().validate_python(merged)
     except ValidationError as error:
-        raise ValueError(_sentence(error.errors())) from error
+        raise ValueError(located(complaint(error.errors()), origin)) from error
+    except ValueError as error:
+        raise ValueError(located(str(error), origin)) from error
     if config.refresh is not None:
         Refreshing.parse(config.refresh)
     if config.batches not in (None, *PARTITIONS) and config.method not in COMPENSATED:
@@ -141,6 +157,21 @@ def make_config(*layers: Mapping[str, Any]) -> Config:
     return config
 
 
+@cache
+def _kinds() -> dict[str, Any]:
+    """Return the type of every setting, bounds included."""
+    hints = typing.get_type_hints(Config, include_extras=True)
+    return {key: typing.get_args(hint)[0] for key, hint in hints.items()}
+
+
+@cache
+def _adapter() -> Any:
+    """Return what validates settings; it takes a few milliseconds to make."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Config)
+
+
 def read_config(source: str | Path) -> dict[str, Any]:
     """Read a flat TOML file, or one that ships with the package by its name ("gcn-reddit").
 
@@ -148,26 +179,26 @@ def read_config(source: str | Path) -> dict[str, Any]:
         FileNotFoundError: no such file or name.
         ValueError: no flat TOML, or an unknown key.
     """
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if path.is_file():
-        text = path.read_text()
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    elif path.is_dir():
+        remedy = f"name {path / 'config.toml'}." if (path / "config.toml").is_file() else "name a file."
+        raise ValueError(f"Expected a TOML file or the name of a config (got the folder '{source}'); {remedy}")
     elif str(source) in shipped_configs():
-        text = (importlib.resources.files("topoff.training") / "configs" / f"{source}.toml").read_text()
+        content = (importlib.resources.files("topoff.training") / "configs" / f"{source}.toml").read_bytes()
     else:
         remedy = nearest(str(source), shipped_configs(), what="names")
         raise FileNotFoundError(f"Expected a TOML file or the name of a config (got '{source}'); {remedy}")
-    return parse_config(text, origin=str(source))
+    keys = parse_config(content, origin=str(source))
+    make_config({"dataset": "any"}, {key: value for key, value in keys.items() if key not in JOINT}, origin=str(source))
+    return keys
 
 
-def parse_config(text: str, *, origin: str) -> dict[str, Any]:
+def parse_config(content: bytes | str, *, origin: str) -> dict[str, Any]:
     """Return the keys of a flat TOML text; `origin` names it in errors."""
-    try:
-        keys = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"Expected {origin} to be TOML, one 'key = value' per line (got {error}).") from error
-    for key, value in keys.items():
-        if isinstance(value, dict | list):
-            raise ValueError(f"Expected {origin} to be flat (got a table or list '{key}'); write 'key = value' lines.")
+    keys = parse_toml(content, origin=origin)
     _refuse_unknown(keys)
     return keys
 
@@ -181,6 +212,9 @@ def shipped_configs() -> list[str]:
 def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
     """Read `key=value` pairs, values as in TOML, or else as they stand.
 
+    Raises:
+        ValueError: no such pair, or a key that stands twice.
+
     >>> parse_settings(["lr=0.5", "model=sage", "residual=false", "refresh=every=3"])
     {'lr': 0.5, 'model': 'sage', 'residual': False, 'refresh': 'every=3'}
     """
@@ -189,40 +223,59 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = (piece.strip() for piece in pair.partition("="))
         if not equals or not key:
             raise ValueError(f"Expected --set to be key=value (got '{pair}'); for example --set lr=0.005.")
-        try:
-            settings[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            settings[key] = text
+        if key in settings:
+            raise ValueError(f"Expected --set to give each key once (got '{key}' twice); keep one of them.")
+        settings[key] = _parse_value(text)
     return settings
 
 
+def _parse_value(text: str) -> Any:
+    """Read a value as TOML does; what it does not take is a text."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return found["value"] if found.keys() == {"value"} else text
+
+
 def parse_seeds(text: str) -> list[int]:
-    """Read seeds: a list of numbers and ranges.
+    """Read seeds: a list of numbers and ranges, at most `MOST_SEEDS` of them.
+
+    Raises:
+        ValueError: something else, too many of them, or one that stands twice.
 
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
     """
-    seeds: list[int] = []
+    seeds: dict[int, None] = {}
     for piece in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
-        if not match or (match[2] and int(match[2]) < int(match[1])):
-            raise ValueError(f"Expected --seeds to be numbers and ranges, such as 0-9 or 0,3,5 (got '{text}').")
-        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
-    repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-    if repeated:
-        raise ValueError(f"Expected --seeds to name each seed once (got {repeated[0]} twice).")
-    return seeds
+        match = re.fullmatch(r"\s*([0-9]{1,20})(?:-([0-9]{1,20}))?\s*", piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if last < first:
+            shown = text if len(text) <= 60 else f"{text[:60]}..."
+            raise ValueError(f"Expected --seeds to be numbers and ranges, such as 0-9 or 0,3,5 (got '{shown}').")
+        if last > LARGEST_SEED:
+            raise ValueError(f"Expected --seeds to be at most {LARGEST_SEED} (got {last}); choose smaller ones.")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise ValueError(
+                f"Expected --seeds to name at most {MOST_SEEDS:,} seeds (got more in '{piece.strip()}'); every one is "
+                "a training of its own."
+            )
+        for seed in range(first, last + 1):
+            if seed in seeds:
+                raise ValueError(f"Expected --seeds to name each seed once (got {seed} twice).")
+            seeds[seed] = None
+    return list(seeds)
 
 
 def write_toml(config: Config, *, command: str, reasons: Mapping[str, str] | None = None) -> str:
     """Return the settings as flat TOML whose first line is the command; `reasons` say why settings were chosen."""
-    lines = [f"# {' '.join(line.strip() for line in command.splitlines())}"]
+    lines = [f"# {toml_comment(command)}"]
     for key in FIELDS:
         value = getattr(config, key)
-        if value is not None:  # TOML takes what JSON writes, but for infinity and the control character 127
-            text = "inf" if value == math.inf else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-            why = f"  # chosen: {reasons[key]}" if reasons and key in reasons else ""
-            lines.append(f"{key} = {text}{why}")
+        if value is not None:
+            why = f"  # chosen: {toml_comment(reasons[key])}" if reasons and key in reasons else ""
+            lines.append(f"{key} = {toml_value(value)}{why}")
     return "\n".join(lines) + "\n"
 
 
@@ -243,14 +296,3 @@ def nearest(word: str, known: Collection[str], *, what: str) -> str:
     """Say which known word is meant, or which there are: "did you mean 'top'?", "the methods are top, full."."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{near[0]}'?" if near else f"the {what} are {', '.join(known)}."
-
-
-def _sentence(errors: list[Any]) -> str:
-    """Turn pydantic's first complaint into one sentence."""
-    error = errors[0]
-    key = str(error["loc"][0])
-    if error["type"] == "missing":
-        return f"Expected '{key}' to be given (got nothing)."
-    wishes = [e["msg"].removeprefix("Input should be ") for e in errors if e["loc"][0] == key]
-    wishes = [wish.partition(", ")[0] if "unable to" in wish or "fractional" in wish else wish for wish in wishes]
-    return f"Expected '{key}' to be {' or '.join(dict.fromkeys(wishes))} (got {error['input']!r})."

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data
 
 from topoff.batching.pagerank import senders
@@ -86,25 +87,37 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     dropout at its memory rate; sampling at the rate of sorting. A guide: on WordNet right to a factor of two for full,
     top and cluster, less so for samplers on small batches.
     """
-    work, width = workload(config, data), int(data.x.element_size())
-    nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
-    rank = config.rank if config.method == "top" and isinstance(config.rank, int) else 0
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    flops = moved = active = 0.0
+    work, width, rank = workload(config, data), int(data.x.element_size()), _rank(config)
+    matrices = [p for p in model.parameters() if not is_lazy(p) and p.dim() == 2]
+    flops = moved = 0.0
     for number, matrix in enumerate(matrices):
         layer = number * len(work.rows) // len(matrices)  # parameters come in the order of the layers
         rows, columns = work.rows[layer], matrix.size(0)
         flops += 6.0 * rows * matrix.numel() + 12.0 * rows * rank * columns
         moved += 2.0 * width * (work.messages[layer] + rows) * columns + 30.0 * width * rows * columns
-        active += rows * columns * width
     if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
         powers = 1 + config.layers if config.method == "sign" else 1
         moved += GATHER * width * work.rows[0] * powers * data.x.size(1)
     rates = _rates()
     seconds = flops / rates.flops + moved / rates.bytes + work.examined / rates.items
-    held = nodes * (data.x.size(1) * width * 3 + rank * width * 8) + edges * 60
-    held += 10 * active / work.batches + 5 * width * sum(p.numel() for p in model.parameters())
-    return Estimate(seconds, int(INTERPRETER + held), work.batches, work.targets)
+    return Estimate(seconds, memory_of(config, data, model, work=work), work.batches, work.targets)
+
+
+def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | None = None) -> int:
+    """Estimate the peak memory of training, in bytes: the graph, a batch's activations, weights and their moments."""
+    work, width = work or workload(config, data), int(data.x.element_size())
+    known = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    matrices, active = [p for p in known if p.dim() == 2], 0.0
+    for number, matrix in enumerate(matrices):
+        active += work.rows[number * len(work.rows) // len(matrices)] * matrix.size(0) * width
+    held = int(data.num_nodes or 0) * (data.x.size(1) * width * 3 + _rank(config) * width * 8)
+    held += data.edge_index.size(1) * 60 + 5 * width * sum(parameter.numel() for parameter in known)
+    return int(INTERPRETER + held + 10 * active / work.batches)
+
+
+def _rank(config: Config) -> int:
+    """Return how many directions a batch is compensated with, as far as the settings say."""
+    return config.rank if config.method == "top" and isinstance(config.rank, int) else 0
 
 
 def _rates() -> Rates:
@@ -142,7 +155,7 @@ def workload(config: Config, data: Data) -> Workload:
     nodes, edges, method = int(data.num_nodes or 0), data.edge_index.size(1), config.method
     mask = data.train_mask if "train_mask" in data else torch.ones(nodes, dtype=torch.bool)
     batched = int(mask.sum()) if _training_only(config) else nodes
-    batches = 1 if method == "full" else max(1, round(1 / (config.ratio or 1.0)))
+    batches = 1 if method == "full" else min(max(1, nodes), max(1, round(1 / (config.ratio or 1.0))))
     batches = min(batches, max(1, batched)) if method in TARGETS else batches
     targets, fanout, examined = max(1, round(batched / batches)), config.fanout or 1, 0.0
     rows, messages = float(batched), edges * batched / max(1, nodes)  # that arrive in batches

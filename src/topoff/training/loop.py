@@ -24,6 +24,7 @@ from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
 from topoff.training.build import Setup, learning_rate, make_method, make_optimizer
 from topoff.training.checkpoints import Checkpoint, flat, grouped
+from topoff.training.divergence import check_outputs, raise_diverged
 from topoff.training.records import Epoch, validated
 from topoff.training.run_folder import RunFolder, mark_of
 from topoff.training.state import (
@@ -90,8 +91,13 @@ class Training:
         else:
             self._restore(checkpoint)
         self._saved_at = time.monotonic()
-        while self.progress.epoch < self.config.epochs and not self.progress.stopped_early:
-            self._epoch()
+        try:
+            while self.progress.epoch < self.config.epochs and not self.progress.stopped_early:
+                self._epoch()
+        except (Exception, SystemExit) as error:  # no finite loss, or an error of the model's, which may exit, too
+            if self.best_weights and not isinstance(error, OSError | MemoryError):
+                self.folder.save_model(self.best_weights)
+            raise
         self._save()
         return self.progress
 
@@ -114,7 +120,7 @@ class Training:
             progress.loss_sum += loss
             if not math.isfinite(loss):
                 came = f"{loss} in epoch {number + 1}"
-                raise ValueError(f"Expected the loss to stay finite (got {came}); lower --lr, or set --clip 1.0.")
+                raise_diverged(self.data, f"the loss to stay finite (got {came}", kept=self._kept)
             self.listener.stepped(number + 1, progress.loss_count / max(1, len(self.method)), loss)
             self._save_if_due()
             start = time.perf_counter()
@@ -155,6 +161,7 @@ class Training:
         before = time.perf_counter()
         out, refreshed = method.exact()
         exact_seconds = time.perf_counter() - before
+        check_outputs(out.cpu(), self.data, epoch=progress.epoch, kept=self._kept)
         progress.fidelity = fidelity_of(out.cpu() if nodes is None else out.cpu()[nodes], seen)
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         scores = self.task.score(out.cpu(), self.data.y, masks=masks)
@@ -179,6 +186,11 @@ class Training:
         progress.stopped_early = bool(self.config.patience) and progress.waited >= self.config.patience
 
     # ---- surviving
+
+    @property
+    def _kept(self) -> str:
+        """The folder of the best weights; nothing where nothing was evaluated yet."""
+        return str(self.folder.path) if self.best_weights else ""
 
     def _save_if_due(self) -> None:
         """Save when the last checkpoint is old enough, or when the user wants to stop."""

@@ -107,8 +107,7 @@ def _set_aside(top: Path, held: ExitStack) -> Path:
 
 def _remove_empty(folders: list[Path]) -> None:
     """Remove folders, the innermost first, as far as they are empty."""
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:
+    for folder in filter(Path.is_dir, folders):
+        if any(folder.iterdir()):
             return
+        folder.rmdir()

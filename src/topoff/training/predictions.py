@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 from torch_geometric.data import Data
 
+from topoff.data.ids import as_array, id_array, node_ids, simple, spreadsheet_safe
 from topoff.machine.files import replacing
 from topoff.training.trained import Trained
 
 
 def prediction_table(run: Trained, data: Data, out: Tensor) -> dict[str, Any]:
     """Return columns of predictions by the user's own node ids: the label, and a probability per class."""
-    ids = getattr(data.get("names"), "node_ids", None) or list(range(int(data.num_nodes or 0)))
-    table: dict[str, Any] = {"node": ids}
+    table: dict[str, Any] = {"node": node_ids(data)}
     if run.task.kind == "regression":
         return table | {"prediction": run.task.predictions(out).numpy()}
     probability = run.task.probabilities(out)
@@ -30,11 +30,14 @@ def prediction_table(run: Trained, data: Data, out: Tensor) -> dict[str, Any]:
     return table | {"prediction": labels} | columns
 
 
-def write_predictions(table: dict[str, Any], path: Path) -> None:
+def write_predictions(table: dict[str, Any], path: Path, *, safe: bool = False) -> None:
     """Write columns to .parquet, .csv or .npz, in one piece.
 
+    Parquet keeps the type of the ids; in the other formats dates and the like are text. Where `safe`, an apostrophe
+    stands before ids and labels that a spreadsheet would take for a formula; else they are what they are.
+
     Raises:
-        ValueError: another ending.
+        ValueError: another ending, or `safe` for one that is not .csv.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -44,24 +47,37 @@ def write_predictions(table: dict[str, Any], path: Path) -> None:
     "a",0.5
     "b",1.5
     """
-    import numpy as np
     import pyarrow as pa
     from pyarrow import csv, parquet
 
     if path.suffix not in (".parquet", ".csv", ".npz"):
         raise ValueError(f"Expected --out to end in .parquet, .csv or .npz (got '{path}').")
-    with replacing(path) as draft:
+    if safe and path.suffix != ".csv":
+        raise ValueError(f"Expected --out to end in .csv for spreadsheet-safe text (got '{path}'); leave it out.")
+    ids = table["node"] if isinstance(table["node"], pa.Array) else id_array(table["node"])
+    with replacing(path) as draft, draft.open("wb") as file:
         if path.suffix == ".parquet":
-            parquet.write_table(pa.table(table), str(draft))
+            parquet.write_table(pa.table(table | {"node": ids}), file)
         elif path.suffix == ".csv":
-            csv.write_csv(pa.table(table), str(draft))
+            columns = {name: pa.array(column) for name, column in (table | {"node": simple(ids)}).items()}
+            csv.write_csv(pa.table({name: _safe(column) if safe else column for name, column in columns.items()}), file)
         else:
-            shares = {name.removeprefix("p_"): column for name, column in table.items() if name.startswith("p_")}
-            arrays = {name: np.array(table[name]) for name in ("node", "prediction")}
-            if shares:  # as one matrix, since class names need not be names of arrays
-                arrays |= {
-                    "probability": np.stack([*shares.values()], axis=1),
-                    "class_names": np.array([*shares]),
-                }
-            with draft.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
+            _write_npz(table, as_array(ids), file)
+
+
+def _safe(column: Any) -> Any:
+    """Return a column with an apostrophe before strings that might be formulas."""
+    import pyarrow as pa
+
+    return spreadsheet_safe(column.cast(pa.large_string()) if pa.types.is_string(column.type) else column)
+
+
+def _write_npz(table: dict[str, Any], ids: Any, file: BinaryIO) -> None:
+    """Write predictions as arrays; probabilities as one matrix, since class names need not be names of arrays."""
+    import numpy as np
+
+    shares = {name.removeprefix("p_"): column for name, column in table.items() if name.startswith("p_")}
+    arrays = {"node": ids, "prediction": np.array(table["prediction"])}
+    if shares:
+        arrays |= {"probability": np.stack([*shares.values()], axis=1), "class_names": np.array([*shares])}
+    np.savez_compressed(file, allow_pickle=False, **arrays)

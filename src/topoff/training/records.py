@@ -44,7 +44,7 @@ def validated(kind: type[Kind], found: Mapping[str, Any], *, origin: str, nulls:
     known = _known(kind, found)
     if nulls:
         known = {item.name: found.get(item.name) for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for name, adapter in _adapters(kind).items():
+    for name, adapter in _adapters(kind).items():  # type: ignore[arg-type]
         try:
             adapter.validate_python(known.get(name), strict=True) if name in known else None
         except ValidationError as error:
@@ -66,7 +66,7 @@ def _adapters(kind: Hashable) -> dict[str, Any]:
     """Make what validates the fields of a kind of record."""
     from pydantic import TypeAdapter
 
-    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind).items()}
+    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
 def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:

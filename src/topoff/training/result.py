@@ -19,6 +19,9 @@ from topoff.training.records import Result, seal_of
 from topoff.training.state import versions
 
 POINTS = 1000  # of a regression's scatter plot
+MOST_CLASSES = 200  # in a table of confusions, which grows with their square
+MOST_ROWS = 1000  # classes that are scored one by one: as many as a page shows
+MISTAKES = 10  # pairs of classes that are named
 
 
 def result_of(training: Training, *, command: str) -> Result:
@@ -79,12 +82,39 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
         predicted, truth = out[test] > 0, data.y[test] > 0.5
         hits, count, guessed = (predicted & truth).sum(0), truth.sum(0), predicted.sum(0)
     else:
-        pairs = torch.bincount(data.y[test] * task.outputs + out[test].argmax(dim=1), minlength=task.outputs**2)
-        confusion = pairs.view(task.outputs, task.outputs)  # (true, predicted)
-        details["confusion"] = confusion.tolist()
-        hits, count, guessed = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-    rows = zip(training.setup.classes, hits.tolist(), count.tolist(), guessed.tolist(), strict=True)
+        truth, predicted = data.y[test], out[test].argmax(dim=1)
+        nodes = (truth[truth == predicted], truth, predicted)
+        hits, count, guessed = (torch.bincount(some, minlength=task.outputs) for some in nodes)
+        details |= _confusions(truth, predicted, count)
+    shown = _largest(count, MOST_ROWS).tolist()
+    columns = (column[shown].tolist() for column in (hits, count, guessed))
+    rows = zip((training.setup.classes[one] for one in shown), *columns, strict=True)
     return details | {"per_class": [_scores(*row) for row in rows]}
+
+
+def _largest(count: Tensor, most: int) -> Tensor:
+    """Return the ids of the classes with the most nodes, in order: all of them, where there are not too many."""
+    return count.argsort(descending=True, stable=True)[:most].sort().values
+
+
+def _confusions(truth: Tensor, predicted: Tensor, count: Tensor) -> dict[str, Any]:
+    """Count how often each class was taken for each (true, predicted); of very many classes, the largest.
+
+    Of these, `confused` has the ids, `sizes` the nodes; `mistakes` are the most frequent confusions of all classes.
+    """
+    outputs, kept = len(count), _largest(count, MOST_CLASSES)
+    place = torch.full((outputs,), -1).index_put_((kept,), torch.arange(len(kept)))
+    row, column = place[truth], place[predicted]
+    inside = (row >= 0) & (column >= 0)
+    pairs = torch.bincount(row[inside] * len(kept) + column[inside], minlength=len(kept) ** 2)
+    details: dict[str, Any] = {"confusion": pairs.view(len(kept), len(kept)).tolist()}
+    if len(kept) == outputs:
+        return details
+    wrong = truth != predicted
+    found, times = torch.unique(torch.stack([truth[wrong], predicted[wrong]]), dim=1, return_counts=True)
+    most = times.argsort(descending=True, stable=True)[:MISTAKES]
+    mistakes = torch.cat([found[:, most], times[most].view(1, -1)]).t().tolist()
+    return details | {"confused": kept.tolist(), "sizes": count[kept].tolist(), "mistakes": mistakes}
 
 
 def _scores(name: str, hits: int, count: int, guessed: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 import warnings
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -29,8 +28,9 @@ from topoff.training.checkpoints import Checkpoint as Checkpoint
 from topoff.training.checkpoints import Weights, load_checkpoint, save_checkpoint, trained_weights
 from topoff.training.config import FIELDS, Config, make_config
 from topoff.training.records import Epoch, Result
+from topoff.training.toml import parse_toml
 
-CHOSEN = re.compile(r'^(\w+) = (?:"[^"]*"|[^"#\n]*)  # chosen: (.+)$', re.MULTILINE)  # a setting, and why
+CHOSEN = re.compile(r'^(\w+) = (?:"(?:[^"\\\n]|\\.)*"|[^"#\n]*)  # chosen: (.+)$', re.MULTILINE)  # a setting, and why
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,11 @@ class Settings:
             ValueError: a setting that this version does not know, or a value that it cannot have.
         """
         try:
-            return make_config(self.keys)
+            return make_config(self.keys, origin=str(self.path))
         except ValueError as error:
             unknown = [key for key in self.keys if key not in FIELDS]
-            newer = (
-                f" (topoff {version('topoff')} does not know '{unknown[0]}': a newer version may)" if unknown else ""
-            )
-            raise ValueError(f"In {self.path}: {error}{newer}") from error
+            newer = f" (topoff {version('topoff')} does not know '{unknown[0]}': a newer one may)" if unknown else ""
+            raise ValueError(f"{error}{newer}") from error
 
 
 @dataclass(frozen=True)
@@ -141,16 +139,14 @@ class RunFolder:
         """Read config.toml.
 
         Raises:
-            ValueError: it is no TOML.
+            ValueError: it is no flat TOML.
         """
         path = self.path / "config.toml"
-        try:
-            text = path.read_bytes().decode()
-            keys = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"Expected {path} to be TOML (got {error}); repair it, or train again.") from error
+        content = path.read_bytes()
+        keys, text = parse_toml(content, origin=str(path)), content.decode("utf-8-sig")
         command = text.partition("\n")[0].removeprefix("#").strip() if text.startswith("#") else ""
-        return Settings(keys, command, dict(CHOSEN.findall(text)), path)
+        reasons = {key: why for key, why in CHOSEN.findall(text) if key in keys}
+        return Settings(keys, command, reasons, path)
 
     @property
     def finished(self) -> bool:
@@ -240,7 +236,7 @@ def mark_of(content: bytes) -> str:
     """Return the length and the checksum of a file that only grows.
 
     >>> mark_of(b"{}")
-    '2:a3ffc1a9'
+    '2:a3a6bf43'
     """
     return f"{len(content)}:{checksum(content)}"
 

@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 
 from topoff.compensation.top import TOP
 from topoff.data.check import row_normalized
+from topoff.data.encoding import check_encoding
 from topoff.data.layout import SPLITS
 from topoff.data.load import load
 from topoff.forward.predict import predict
@@ -72,6 +73,8 @@ def open_run(path: str | Path, *, trust: bool = False, model: str | None = None)
     refuse_foreign(config.model, origin=folder.path / "config.toml", named=model, trust=trust)
     weights, known = trained_weights(folder.path)
     encoding = folder.read_json("encoding.json") if (folder.path / "encoding.json").is_file() else None
+    if encoding is not None:
+        check_encoding(encoding, origin=str(folder.path / "encoding.json"))
     if folder.finished:
         return _finished(folder, config, weights, known, encoding=encoding, trust=trust)
     if known.get("encoding", checksum(encoding)) != checksum(encoding):

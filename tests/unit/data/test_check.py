@@ -1,5 +1,6 @@
 """A valid graph passes the check unchanged; every malformed one gives one sentence, through load() too."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -186,3 +187,35 @@ def test_a_graph_without_labels_is_loaded_where_none_are_asked_for() -> None:
     assert load(crooked(**dict.fromkeys(MASKS)), labels=False).train_mask.any()  # with labels a split is drawn
     with pytest.raises(ValueError, match=r"'y' to be a dense torch.Tensor \(got nothing\); .*labels=False"):
         load(bare)
+
+
+@pytest.mark.parametrize("ids", [[0, 999], [0, 1000], [3, 10**6], [0, 2**62]])
+def test_ids_of_classes_with_large_gaps_are_refused(ids: list[int]) -> None:
+    y = torch.tensor([ids[0], ids[1], ids[0], ids[1], ids[0], -1])
+    if ids[1] == 999:
+        assert check(crooked(y=y)).y.equal(y)
+        return
+    with pytest.raises(
+        ValueError, match=r"'y' to number the classes that occur \(got 2 classes .*np.unique\(y, return_inv"
+    ):
+        check(crooked(y=y))
+
+
+def test_many_classes_that_occur_are_fine() -> None:
+    n = 3000
+    train = torch.arange(n) % 2 == 0
+    none = torch.zeros(n, dtype=torch.bool)
+    ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
+    masks = {"train_mask": train, "val_mask": ~train, "test_mask": none}
+    assert int(check(Data(x=torch.ones(n, 1), edge_index=ring, y=torch.arange(n), **masks)).y.max()) == n - 1
+
+
+@pytest.mark.parametrize(("key", "value"), [("x", 1e30), ("edge_weight", -1e20), ("y", 1e30)])
+def test_numbers_whose_squares_are_infinite_are_refused(key: str, value: float) -> None:
+    values = crooked()[key].double().clone()
+    values[1] = value
+    given = crooked(**{key: values.float() if key == "x" else values})
+    with pytest.raises(
+        ValueError, match=rf"'{key}' to hold numbers up to .*\(got {re.escape(f'{value:.3g}')} in row 1\)"
+    ):
+        check(given)

@@ -7,8 +7,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from table_files import EDGES, FEW, one_column, parquet_nodes, read, same, write
-from topoff.data import columns
+from table_files import EDGES, FEW, one_column, read, same, write
+from topoff.data import table_file
 from topoff.data.load import load
 from topoff.data.sources import is_table_folder
 from topoff.data.tables import read_tables
@@ -31,13 +31,13 @@ def test_quotes_commas_unicode_and_line_ends(tmp_path: Path) -> None:
 def test_a_column_means_the_same_however_the_file_is_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nodes = one_column("code", ["1"] * 20 + ["x"] * 30)
     whole = read(tmp_path / "whole", nodes, "source,target\n0,1\n")
-    monkeypatch.setattr(columns, "BLOCK", 64)  # pyarrow alone would see whole numbers in the first block
+    monkeypatch.setattr(table_file, "BLOCK", 64)  # pyarrow alone would see whole numbers in the first block
     assert same(whole, read(tmp_path / "cut", nodes, "source,target\n0,1\n"))
     assert whole.encoding["columns"][0]["categories"] == ["1", "x"]
 
 
 def test_row_that_is_longer_than_a_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(columns, "BLOCK", 16)
+    monkeypatch.setattr(table_file, "BLOCK", 16)
     with pytest.raises(ValueError, match=r"nodes\.csv to be a UTF-8 table .*\(got .*straddl.*\); correct it"):
         read(tmp_path / "g", one_column("f", ["a" * 100, "b" * 100]))
 
@@ -59,12 +59,3 @@ def test_missing_and_double_tables(tmp_path: Path) -> None:
         ValueError, match=r"one table of nodes in .*g \(got nodes\.csv and nodes\.parquet\); remove one"
     ):
         load(folder)
-
-
-@pytest.mark.parametrize("content", [b"", b"id,f\n", None])
-def test_damaged_parquet(tmp_path: Path, content: bytes | None) -> None:
-    folder = write(tmp_path / "g", parquet_nodes())
-    path = folder / "nodes.parquet"
-    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(ValueError, match=r"nodes\.parquet to be a whole parquet file \(got .*\); write it again\.$"):
-        read_tables(folder)

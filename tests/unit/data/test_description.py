@@ -75,8 +75,11 @@ def stretch(data: Data) -> None:
 
 WARNINGS: dict[str, tuple[Callable[[Data], None], str]] = {
     "isolated": (isolate, r"Isolated nodes get no messages \(1 of 30 nodes\): give them edges"),
-    "directed": (direct, r"Edges are directed: .*0 of 30 nodes get none.*convert --undirected"),
-    "duplicates": (double, r"Duplicate edges count again .*\(3 of 63 edges\).*convert --remove-duplicates"),
+    "directed": (direct, r"Edges are directed: .*0 of 30 nodes get none.*convert GRAPH NEW --undirected` and use NEW"),
+    "duplicates": (
+        double,
+        r"Duplicate edges count again .*\(3 of 63 edges\).*GRAPH NEW --remove-duplicates` and use",
+    ),
     "negative weights": (negate, r"Negative weights .*\(2 of 60 edges\): shift them"),
     "hub": (gather, r"One node has 10 edges in a graph of 30 nodes: .*hub; remove it if"),
     "no validation": (shed_validation, "no validation nodes, so no early stopping .*mark some"),
@@ -116,3 +119,10 @@ def test_rare_labels_of_many_are_no_imbalance() -> None:
     unbalance(data)
     data.y = torch.nn.functional.one_hot(data.y, 2).float()
     assert not any("largest class" in sentence for sentence in describe(data).warnings)
+
+
+def test_one_class_only() -> None:
+    data = ring()
+    data.y = torch.zeros_like(data.y)
+    assert any("one class only" in warning for warning in describe(data).warnings)
+    assert not any("one class only" in warning for warning in describe(ring()).warnings)

@@ -75,7 +75,10 @@ def test_split_idx_malformed() -> None:
 def test_an_npz_has_features_of_two_dimensions(tmp_path: Path) -> None:
     path = tmp_path / "graph.npz"
     np.savez(path, x=np.ones((3, 2, 2), dtype=np.float32), edge_index=np.array([[0, 1], [1, 2]]), y=np.arange(3))
-    with pytest.raises(ValueError, match=r"graph.npz to have shape \(nodes, features\) \(got \(3, 2, 2\)\); flatten"):
+    with pytest.raises(
+        ValueError,
+        match=r"In .*graph.npz: .*the features to have shape \(nodes, features\) \(got \(3, 2, 2\)\); flatten",
+    ):
         load(path)
 
 
@@ -107,12 +110,14 @@ def no_network(*_: Any) -> None:
     raise OSError("no network")
 
 
-def test_names_before_folders_and_tables_before_npz(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_name_and_a_folder_and_tables_before_npz(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "Cora")
     monkeypatch.setattr("topoff.data.pyg_datasets._probe", no_network)
-    with pytest.raises(FileNotFoundError, match="raw files of Cora"):
+    with pytest.raises(ValueError, match=r"write \./Cora for the folder, or name:Cora for the other"):
         load("Cora", root=tmp_path / "root")
+    with pytest.raises(FileNotFoundError, match="raw files of Cora"):
+        load("name:Cora", root=tmp_path / "root")
     assert load(Path("Cora")).num_nodes == 4
     assert load("./Cora").num_nodes == 4
     np.savez(

@@ -85,29 +85,106 @@ def test_benchmark_layout_is_symmetrised(tmp_path: Path) -> None:
         load(tmp_path / "g.npz")
 
 
+NO_MASKS: dict[str, Any] = dict.fromkeys(MASKS)
 BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "no edges": ({"edge_index": None}, "the keys edge_index, y and x or x_data.*got no edge_index, but x, .*vocab"),
     "no labels": ({"y": None}, "got no y, but"),
     "no features": ({"x": None}, "got no x, but"),
     "half of CSR": ({"x": None, "x_data": np.ones(3), "x_shape": [N, 2]}, "got no x_indices, x_indptr, but"),
-    "pickled": ({"y": np.array([None] * N)}, r"plain arrays \(got pickled objects\); write it again"),
-    "strings": ({"y": np.array(list("abcdef"))}, r"'y' to hold numbers \(got dtype <U1\)"),
-    "split 3": ({"split": np.full(N, 3)}, r"'split' in .*0 \(train\).*got int64 from 3 to 3.*recode"),
-    "split float": ({"split": np.zeros(N)}, r"'split' in .*got float64 from 0.0 to 0.0"),
-    "split words": ({"split": np.array(["train"] * N)}, r"'split' in .*got <U5"),
-    "split short": ({"split": np.zeros(3, int)}, r"'train_mask' to be bool of shape \(6,\)"),
+    "pickled": ({"y": np.array([None] * N)}, r"plain arrays \(got pickled objects in '.*'\); write it again"),
+    "strings": ({"y": np.array(list("abcdef"))}, r"'y' in .*g.npz to hold numbers \(got dtype <U1\)"),
+    "split 3": ({**NO_MASKS, "split": np.full(N, 3)}, r"'split' in .*0 \(train\).*got int64 from 3 to 3.*recode"),
+    "split float": ({**NO_MASKS, "split": np.zeros(N)}, r"'split' in .*got float64 from 0.0 to 0.0"),
+    "split words": ({**NO_MASKS, "split": np.array(["train"] * N)}, r"'split' in .*got <U5"),
+    "split short": ({**NO_MASKS, "split": np.zeros(3, int)}, r"'train_mask' to be bool of shape \(6,\)"),
     "float edges": ({"edge_index": np.zeros((2, 3))}, "'edge_index' to hold integers"),
     "few ids": ({"node_ids": np.arange(3)}, r"'node_ids' to have shape \(6,\), one id per node \(got \(3,\)\); give"),
     "float ids": (
         {"node_ids": np.ones(N)},
-        r"'node_ids' to hold plain strings or integers \(got dtype float64\); conv",
+        r"'node_ids' in .*g.npz to hold plain strings or integers \(got dtype float64\); conv",
     ),
     "few names": (
         {"class_names": np.array(["a"])},
         r"'class_names' to name 8 classes \(got shape \(1,\)\); give every",
     ),
-    "integer names": ({"class_names": np.arange(8)}, r"'class_names' to hold plain strings \(got dtype int64\)"),
-    "pickled names": ({"class_names": np.array([None])}, r"plain arrays \(got pickled objects\); write it again"),
+    "integer names": (
+        {"class_names": np.arange(8)},
+        r"'class_names' in .*g.npz to hold plain strings \(got dtype int64\)",
+    ),
+    "pickled names": (
+        {"class_names": np.array([None])},
+        r"plain arrays \(got pickled objects in '.*'\); write it again",
+    ),
+    "ids twice": (
+        {"node_ids": np.array(list("abcdea"))},
+        r"In .*g.npz: .*'node_ids' to be there once \(got 'a' at 0 and",
+    ),
+    "ids twice, numbers": ({"node_ids": np.array([1, 2, 3, 4, 5, 1])}, r"'node_ids' to be there once \(got 1 at 0 and"),
+    "empty id": (
+        {"node_ids": np.array(["a", "", "c", "d", "e", "f"])},
+        r"'node_ids' to be a name \(got an empty one at 1",
+    ),
+    "half an id": ({"node_ids": np.array([*"abcde", "\ud800"])}, r"'node_ids' to be text \(got half a surrogate"),
+    "names twice": (
+        {"class_names": np.array(list("abcdefga"))},
+        r"'class_names' to be there once \(got 'a' at 0 and at 7",
+    ),
+    "names with a space": (
+        {"class_names": np.array([*"abcdefg", "a "])},
+        r"'class_names' to be there once \(got 'a' at 0",
+    ),
+    "blank name": ({"class_names": np.array([*"abcdefg", " "])}, r"'class_names' to be a name \(got an empty one at 7"),
+    "many names": (
+        {"y": np.tile([0, 1], (N, 1)), "class_names": np.array(list("abc"))},
+        r"'class_names' to name 2 classes \(got shape \(3,\)\)",
+    ),
+    "two splits": ({"split": np.zeros(N, int)}, r"g.npz to have one split \(got both split and train_mask, val_mask"),
+    "features twice": ({"x_data": np.ones(3)}, r"g.npz to have its features once \(got both x and x_data\); delete"),
+    "two layouts": (
+        {"edges": np.zeros((3, 2), int)},
+        r"g.npz to have one layout \(got both edge_index, x, y and edges\)",
+    ),
+    "codes as mask": (
+        {"train_mask": np.full(N, 2, np.uint8)},
+        r"'train_mask' in .* to hold True and False \(got dtype uint8",
+    ),
+    "short mask": ({"train_mask": np.ones(3, bool)}, r"'train_mask' to be bool of shape \(6,\)"),
+    "scalar": ({"edge_index": np.int64(3)}, r"'edge_index' to have shape \(2, edges\) \(got \(\)\)"),
+    "scalar x": ({"x": np.float32(3)}, r"'x' to have shape \(nodes, features\) \(got \(\)\)"),
+    "no nodes": (
+        {"x": np.zeros((0, 2)), "edge_index": np.zeros((2, 0), int), "y": np.zeros(0, int), **NO_MASKS},
+        "'x' to have",
+    ),
+    "no labels to choose from": (
+        {"y": np.zeros((N, 0)), "class_names": None},
+        r"'y' to have 6 rows \(got shape \(6, 0\)",
+    ),
+    "no splits": ({name: np.zeros((N, 0), bool) for name in MASKS}, "masks to have a column for every split .got none"),
+    "complex": ({"x": np.ones((N, 2), complex)}, r"'x' in .* to hold numbers \(got dtype complex128\)"),
+    "dates": ({"x": np.ones((N, 2), "M8[s]")}, r"'x' in .* to hold numbers \(got dtype datetime64"),
+    "structured": ({"x": np.zeros(N, "f4,i4")}, r"'x' in .* to hold numbers \(got dtype \["),
+    "huge ids": ({"edge_index": np.full((2, 3), 2**64 - 1, np.uint64)}, r"'edge_index' in .* below 2\^63 \(got 1844"),
+    "huge features": (
+        {"x": np.full((N, 2), 1e300)},
+        r"'x' to hold numbers up to 1.3e\+154, .* \(got 1e\+300 in row 0\)",
+    ),
+    "huge weights": (
+        {"edge_weight": np.full(5, -1e300)},
+        r"'edge_weight' to hold numbers up to 1.8e\+19.*got -1e\+300",
+    ),
+    "huge targets": ({"y": np.full(N, 1e200), "class_names": None}, r"'y' to hold numbers up to 1.8e\+19"),
+    "gaps": (
+        {"y": np.array([0, 5000, 0, 1, 1, -1]), "class_names": None},
+        r"'y' to number .*got 3 classes with ids up to 5,000",
+    ),
+    "CSR range": (
+        {"x": None, "x_data": [10**300], "x_indices": [0], "x_indptr": [0, 1, 1, 1, 1, 1, 1], "x_shape": [N, 2]},
+        r"pickled objects in 'x_data'",
+    ),
+    "CSR of four": (
+        {"x": None, "x_data": [1], "x_indices": [0], "x_indptr": [0, 1], "x_shape": [N, 2, 1, 1]},
+        r"to be one CSR matrix \(got x_shape \[6, 2, 1, 1\]",
+    ),
     "CSR ids": (
         {"x": None, "x_data": [1], "x_indices": [9], "x_indptr": [0, 1, 1, 1, 1, 1, 1], "x_shape": [N, 2]},
         "to be one CSR matrix .*store the four attributes",
@@ -209,3 +286,27 @@ def test_wordnet_is_cached_and_deterministic(
         assert np.array_equal(first, npz._reduce_words(words))
     finally:
         torch.set_num_threads(threads)
+
+
+def test_ids_pass_unchanged(tmp_path: Path) -> None:
+    ids = [2**63 + number for number in range(N)]
+    np.savez(tmp_path / "g.npz", **arrays(node_ids=np.array(ids, np.uint64)))
+    assert load(tmp_path / "g.npz").names.node_ids == ids
+    np.savez(tmp_path / "g.npz", **arrays(node_ids=np.array(["1", " 1", "01", "=1", "a,b", "\u00e4"])))
+    assert load(tmp_path / "g.npz").names.node_ids == ["1", " 1", "01", "=1", "a,b", "\u00e4"]
+
+
+def test_classes_with_names_are_meant_however_few_occur(tmp_path: Path) -> None:
+    y = np.array([0, 1999, 0, 1, 1, -1])
+    np.savez(tmp_path / "g.npz", **arrays(y=y, class_names=np.array([f"c{number}" for number in range(2000)])))
+    assert int(load(tmp_path / "g.npz").y.max()) == 1999
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_fortran_order_and_other_bytes(tmp_path: Path, order: Any) -> None:
+    changed = {
+        "x": arrays()["x"].astype(">f4", order=order),
+        "edge_index": arrays()["edge_index"].astype(">i4", order=order),
+    }
+    np.savez(tmp_path / "g.npz", **arrays(**changed))
+    assert same(load(tmp_path / "g.npz"), expected())

@@ -159,5 +159,5 @@ def test_interrupted_download_leaves_no_half_file(monkeypatch: pytest.MonkeyPatc
 
 def test_damaged_raw_files(tmp_path: Path) -> None:
     write_amazon(tmp_path).write_bytes(b"not an npz")
-    with pytest.raises(ValueError, match=r"computers\.npz to be the raw files of Computers \(got .*fetch them again"):
+    with pytest.raises(ValueError, match=r"computers\.npz to be the raw files of Computers \(got .*fetch it again"):
         load("Computers", root=tmp_path)

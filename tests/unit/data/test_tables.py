@@ -197,7 +197,11 @@ def test_another_table_is_encoded_alike(tmp_path: Path) -> None:
 
 ENCODED: dict[str, tuple[str, str, str]] = {
     "missing columns": ("f,g,label", "g", r"feature columns of the first table \(got no f, but id, g\); add them"),
-    "words": ("f", "f=x", r"'f' of .*nodes\.csv to hold numbers \(got 'x' in data row 1\); write a number, or nothing"),
+    "words": (
+        "f",
+        "f=x",
+        r"'f' of .*nodes\.csv to hold numbers \(got 'x' in data row 1\); write a number, or leave it",
+    ),
     "unknown class": (
         "f,label",
         "f,label=9",
@@ -225,9 +229,7 @@ def test_tables_that_do_not_fit_an_encoding(tmp_path: Path, first: str, second: 
 
 @pytest.mark.parametrize(("encoding", "got"), [({}, "an empty one"), ({"columns": [], "x": 1}, "columns, x")])
 def test_encodings_from_elsewhere(tmp_path: Path, encoding: dict[str, Any], got: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"'encoding' to be that of an earlier read_tables \(got {got}\); pass Tables"
-    ):
+    with pytest.raises(ValueError, match=rf"'encoding' to be that of an earlier read \(got {got}\); pass Tables"):
         read(tmp_path / "g", encoding=encoding)
 
 
@@ -250,9 +252,13 @@ BAD: dict[str, tuple[Any, Any, str]] = {
         r"column 'target' of .*edges\.csv to hold an id .*nothing in data row 1",
     ),
     "no source": (FEW, "from,target\na,b\n", r"columns source and target \(got no source, but from, target\); rename"),
-    "semicolons": (FEW, "source;target\na;b\n", r"\(got no source and no target, but source;target\)"),
+    "semicolons": (
+        FEW,
+        "source;target\na;b\n",
+        r"separated by commas \(got semicolons in its first line, 'source;target'\)",
+    ),
     "weight in words": (FEW, "source,target,weight\na,b,1\na,b,x\n", r"'weight' .*numbers \(got 'x' in data row 2\)"),
-    "infinite weight": (FEW, "source,target,weight\na,b,-inf\n", r"finite numbers \(got '-inf' in data row 1\); repl"),
+    "infinite weight": (FEW, "source,target,weight\na,b,-inf\n", r"finite numbers \(got '-inf' in data row 1\); wri"),
     "no weight": (FEW, "source,target,weight\na,b,\n", r"number in every row \(got nothing in data row 1\); write 1"),
     "nan weight": (FEW, "source,target,weight\na,b,nan\n", r"to hold a number in every row \(got 'nan' in data row 1"),
     "split word": ("id,split,label\na,train,1\nb,dev,2\n", "source,target\n", r"'split' .*\(got 'dev' in data row 2\)"),
@@ -269,18 +275,26 @@ BAD: dict[str, tuple[Any, Any, str]] = {
         r"2 values in every row \(got 1 in data row 4, 'd'\); complete that row, and quote",
     ),
     "long row": (FEW, "source,target\na,b\n\nc,a,b\n", r"edges\.csv .*\(got 3 in data row 2, 'c,a,b'\); complete"),
-    "open quote": (FEW + 'd,"4\n', EDGES, r"quotes of .*nodes\.csv to come in pairs \(got an odd number of them\); cl"),
+    "open quote": (
+        FEW + 'd,"4\n',
+        EDGES,
+        r"to end with a quote .*\(got one that does not, in the row that begins in line 5\); clo",
+    ),
     "latin-1": ("id,f\na,1\né,2\n".encode("latin-1"), EDGES, r"UTF-8 .*\(got the byte 0xe9 in line 3\); save it again"),
     "latin-1 header": (
         "id,é\na,1\n".encode("latin-1"),
         EDGES,
         r"\(got the byte 0xe9 in line 1\); save it again as UTF-8",
     ),
-    "utf-16": ("id,f\na,1\n".encode("utf-16"), EDGES, r"\(got the byte 0xff in line 1\)"),
+    "utf-16": (
+        "id,f\na,1\n".encode("utf-16"),
+        EDGES,
+        r"\(got UTF-16, by its first bytes\); save it again as csv, UTF-8",
+    ),
     "list column": (
         pa.table({"id": [1], "v": [[1.0, 2.0]]}),
         EDGES,
-        r"'v' of .*nodes\.parquet to hold numbers, strings or booleans \(got list<.*>\); spread it",
+        r"'v' of .*nodes\.parquet to hold numbers, strings or booleans \(got list<.*>\); write it as numbers",
     ),
     "two labels": (
         "id,label,target\na,1,2\n",

@@ -90,7 +90,13 @@ def test_a_setting_of_no_method_is_refused() -> None:
 def test_what_all_methods_share_is_not_set_for_one(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^Expected .* all methods share \(got 'top\.{name}'\); .* of its own\.$"):
         split_settings({f"top.{name}": 1}, ["full", "top"])
-    assert split_settings({name: 1}, ["top"]) == ({name: 1}, {"top": {}})
+    if name != "method":
+        assert split_settings({name: 1}, ["top"]) == ({name: 1}, {"top": {}})
+
+
+def test_methods_are_not_set() -> None:
+    with pytest.raises(ValueError, match=r"the methods as --methods \(got --set method=gas\); leave it out"):
+        split_settings({"method": "gas"}, ["top"])
 
 
 # ---- gradients

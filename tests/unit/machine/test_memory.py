@@ -73,7 +73,7 @@ def test_without_proc_the_peak_comes_from_getrusage_in_the_systems_own_unit(
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (5 << 20, "5 MiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5120.0 GiB")],
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (5 << 20, "5 MiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")],
 )
 def test_sizes_are_readable(size: int, text: str) -> None:
     assert readable(size) == text

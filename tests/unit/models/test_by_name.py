@@ -192,7 +192,10 @@ def test_pygs_models_can_be_named() -> None:
             "absent_models:Own",
             r"model 'absent_models:Own' to name a module .* \(got: No module named 'absent_models'\)",
         ),
-        ("broken_models:Own", r"model 'broken_models:Own' .* \(got: No module named 'colleague_who_left'\)"),
+        (
+            "broken_models:Own",
+            r"model 'broken_models:Own' .* \(got: No module named 'colleague_who_left', in broken_models.py, line 1\)",
+        ),
         ("own_models:Other", r"'Other' in own_models to be a subclass of torch.nn.Module \(got no such name\)"),
         ("own_models:Plain", r"'Plain' in own_models to be a subclass .* \(got <class 'own_models.Plain'>\)"),
         ("own_models:number", r"'number' in own_models to be a subclass of torch.nn.Module \(got 5\)"),

@@ -432,3 +432,18 @@ def test_a_broken_file_is_named(tmp_path: Path, file: str, content: bytes, messa
 )
 def test_numbers_have_units_for_people(value: Any, kind: str, text: str) -> None:
     assert report.number(value, kind) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batches", "x"), ("batches", [1]), ("degrees", [1]), ("per_class", {"a": 1}), ("layers", [["a"]]),
+        ("classes", 5), ("scatter", [[1]]), ("scatter", [[1e308, -1e308]]), ("split", [1]), ("confusion", [[10**400]]),
+    ],
+)  # fmt: skip
+def test_details_of_another_kind_are_one_sentence(tmp_path: Path, key: str, value: object) -> None:
+    run = make_run(tmp_path / "run", epochs=1, classes=2)
+    details = json.loads((run / "details.json").read_text())
+    (run / "details.json").write_text(json.dumps(details | {key: value}))
+    with pytest.raises(ValueError, match=rf"Expected '?{key}.* in .*details.json to be"):
+        build_report(run)

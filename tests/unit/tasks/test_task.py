@@ -204,3 +204,11 @@ def test_the_direction_of_a_metric(metric: str, better: float) -> None:
     assert not found.better(0.5, 0.5)
     assert found.better(0.5, None)
     assert found.better(0.5, float("nan"))
+
+
+@pytest.mark.parametrize(
+    "y", [torch.zeros(4, dtype=torch.long), torch.tensor([[0.0, 1.0]] * 4)], ids=["class", "labels"]
+)
+def test_one_class_only_is_warned_of(y: torch.Tensor) -> None:
+    with pytest.warns(UserWarning, match="The training nodes have (one class only|the same labels), so that there is"):
+        task_of(y, train_mask=torch.tensor([True, True, True, False]))

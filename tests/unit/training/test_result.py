@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 from graphs import communities
 from topoff.data.load import Names
 from topoff.machine.memory import machine
+from topoff.report.read import read_run
 from topoff.training.build import make_setup
 from topoff.training.config import make_config
 from topoff.training.loop import Training
@@ -148,6 +149,39 @@ def test_confusion_and_classes_by_hand(tmp_path: Path) -> None:
     assert found["degrees"] == {"edges": [0, 1, 2, 4], "counts": [0, 5, 1]}
     assert found["batches"][0]["nodes"] == 6
     assert set(found["batches"][0]) == {"nodes", "boundary", "rank", "condition", "certificate"}
+
+
+def test_of_very_many_classes_the_largest_are_kept(tmp_path: Path) -> None:
+    """6 nodes and 1,200 classes with names: the table has 200 of them, and no pair of classes is lost from the list."""
+    y = torch.tensor([0, 1, 1100, 1100, 1199, 3])
+    out = torch.zeros(6, 1200).index_put_((torch.arange(6), torch.tensor([0, 1, 1100, 7, 900, 900])), torch.ones(6))
+    found = details(tmp_path, six(y, names=Names(class_names=[f"c{number}" for number in range(1200)])), out)
+    assert (len(found["confusion"]), len(found["per_class"]), len(found["classes"])) == (200, 1000, 1200)
+    place = found["confused"].index(1100)
+    assert (found["sizes"][place], found["confusion"][place][place]) == (2, 1)
+    assert sum(found["sizes"]) == 4
+    assert found["mistakes"] == [[3, 900, 1], [1100, 7, 1], [1199, 900, 1]]
+    row = next(row for row in found["per_class"] if row["class"] == "c1100")
+    assert (row["count"], row["precision"], row["recall"]) == (2, 1.0, 0.5)
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "details.json").write_text(json.dumps(found))
+    (tmp_path / "shown" / "metrics.jsonl").write_text('{"epoch": 1, "loss": 1.0}')
+    seen = read_run(tmp_path / "shown").seeds[0].confusion
+    assert seen is not None
+    assert seen.mistakes()[0] == ("c3", "c900", 1)
+    assert (len(seen.kept), seen.classes) == (50, 1200)
+    for key, value in (("sizes", [1]), ("mistakes", [[5000, 0, 1]]), ("confused", [0])):
+        (tmp_path / "shown" / "details.json").write_text(json.dumps(found | {key: value}))
+        with pytest.raises(ValueError, match=r"Expected confused.* in .*details\.json to (be about|have 200)"):
+            read_run(tmp_path / "shown")
+
+
+def test_outputs_that_memory_cannot_take_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topoff.data.archive.free_memory", lambda: 60)
+    with pytest.raises(
+        ValueError, match=r"3 outputs of 6 nodes to fit into memory, 60 B free \(got 72 B\); merge classes"
+    ):
+        made(tmp_path, six(Y), run=False)
 
 
 def test_without_test_nodes_the_validation_nodes_are_shown(tmp_path: Path) -> None:

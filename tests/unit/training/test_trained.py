@@ -94,8 +94,12 @@ def test_an_unfinished_run_gives_its_best_weights_so_far(tmp_path: Path) -> None
 
 def test_how_tables_were_encoded_is_read_back(tmp_path: Path) -> None:
     _, run = trained(tmp_path)
+    encoding = {"id": "id", "columns": [], "left_out": [], "label": None}
+    run.folder.write("encoding.json", encoding)
+    assert open_run(run.folder.path).encoding == encoding
     run.folder.write("encoding.json", {"columns": []})
-    assert open_run(run.folder.path).encoding == {"columns": []}
+    with pytest.raises(ValueError, match=r"run/encoding\.json to be that of an earlier read \(got columns\); .* train"):
+        open_run(run.folder.path)
 
 
 def test_targets_keep_their_units(tmp_path: Path) -> None:
@@ -274,7 +278,7 @@ def test_classes_by_name_with_their_probabilities() -> None:
     run = run_of(Task("binary", 2, "roc_auc"), ["no", "yes"])
     table = prediction_table(run, graph(Names(node_ids=["ann", "bob", "eve"])), OUT)
     assert list(table) == ["node", "prediction", "p_no", "p_yes"]
-    assert table["node"] == ["ann", "bob", "eve"]
+    assert table["node"].to_pylist() == ["ann", "bob", "eve"]
     assert table["prediction"] == ["yes", "no", "no"]
     assert table["p_no"].tolist() == pytest.approx([0.25, 1 / (1 + np.exp(-10)), 0.5])
     assert (table["p_no"] + table["p_yes"]).tolist() == pytest.approx([1, 1, 1])
@@ -283,7 +287,7 @@ def test_classes_by_name_with_their_probabilities() -> None:
 def test_several_labels_are_joined() -> None:
     run = run_of(Task("multilabel", 2, "micro_f1"), ["a", "b"])
     table = prediction_table(run, graph(), torch.cat([OUT[:2], torch.tensor([[0.1, 0.2]])]))
-    assert table["node"] == [0, 1, 2]
+    assert table["node"].to_pylist() == [0, 1, 2]
     assert table["prediction"] == ["b", "a", "a;b"]  # more likely than not
     assert table["p_b"].tolist() == pytest.approx([0.75, 1 / (1 + np.exp(5)), 1 / (1 + np.exp(-0.2))])
 
@@ -292,7 +296,7 @@ def test_targets_are_in_their_own_units() -> None:
     run = run_of(Task("regression", 1, "r2", center=100.0, scale=10.0), [])
     table = prediction_table(run, graph(Names(node_ids=[7, 8, 9])), torch.tensor([[0.0], [1.0], [-2.0]]))
     assert list(table) == ["node", "prediction"]
-    assert table["node"] == [7, 8, 9]
+    assert table["node"].to_pylist() == [7, 8, 9]
     assert table["prediction"].tolist() == [100, 110, 80]
 
 
@@ -310,7 +314,7 @@ def test_a_run_predicts_by_the_users_own_ids(tmp_path: Path, kind: str) -> None:
     _, run = trained(tmp_path, labeled(kind), more=more)
     data = load(run.config.dataset)
     table = prediction_table(run, data, outputs(run, data))
-    assert table["node"] == ids.tolist()
+    assert table["node"].to_pylist() == ids.tolist()
     if kind == "regression":
         assert abs(float(table["prediction"].mean()) - float(data.y.mean())) < 3 * run.task.scale
     else:
