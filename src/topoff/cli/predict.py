@@ -90,4 +90,4 @@ def _check_writable(out: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
-        raise ValueError(f"Cannot write {out}: {str(error.strerror).lower()}. Choose another path.") from error
+        raise OSError(error.errno, error.strerror, str(out)) from error

@@ -8,6 +8,7 @@ ValueError: Expected the model to be built (got mine.py, line 2, in make: Runtim
 
 from __future__ import annotations
 
+import errno
 import linecache
 import os
 import sysconfig
@@ -21,6 +22,7 @@ STANDARD = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 # In these nothing is the user's own; other installed packages may be.
 LIBRARIES = {"torch", "torch_geometric", "torch_sparse", "torch_scatter", "numpy", "scipy", "typer", "click", "rich"}
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # no code is wrong there
 LONG = 400  # characters of an error's own words
 
 
@@ -28,8 +30,8 @@ LONG = 400  # characters of an error's own words
 def user_code(expected: str, *, remedy: str, anything: bool = True) -> Iterator[None]:
     """Turn what code of the user's raises inside `with`, `sys.exit` included, into one sentence.
 
-    Sentences of ours, lack of memory and Ctrl-C stay what they are; where not `anything` inside is the user's code,
-    so does an error that passed no line of it.
+    Sentences of ours, lack of memory or disk and Ctrl-C stay what they are; where not `anything` inside is the user's
+    code, so does an error that passed no line of it.
 
     Raises:
         ValueError: what was expected, the user's file and line, and the error in its own words.
@@ -39,7 +41,8 @@ def user_code(expected: str, *, remedy: str, anything: bool = True) -> Iterator[
     except GeneratorExit:
         raise
     except BaseException as error:
-        if is_ours(error) or is_out_of_memory(error) or _is_wish(error) or not (anything or place_of(error)):
+        known = is_ours(error) or is_out_of_memory(error) or getattr(error, "errno", None) in DISK
+        if known or _is_wish(error) or not (anything or place_of(error)):
             raise
         raise ValueError(f"Expected {expected} (got {told(error)}); {remedy}.") from error
 
@@ -85,11 +88,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_wish(error: BaseException) -> bool:
-    """Whether an error is a real Ctrl-C: one that no line of code raises."""
+    """Whether an error is a real Ctrl-C: one that no line of code raises, but for our own handler of signals."""
     if not isinstance(error, KeyboardInterrupt):
         return False
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return not linecache.getline(last.filename, last.lineno or 0).strip().startswith("raise")
+    raised = linecache.getline(last.filename, last.lineno or 0).strip().startswith("raise")
+    return not raised or _is_within(last.filename, HERE)
 
 
 def _words(error: BaseException) -> str:

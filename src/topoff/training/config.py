@@ -28,7 +28,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from topoff.compensation.refresh import Refreshing
 from topoff.machine.places import expand_home
-from topoff.training.complaints import check_value, complaint, located
+from topoff.training.complaints import check_value, complaint, located, shortened
 from topoff.training.toml import LARGEST, parse_toml, toml_comment, toml_value
 
 LARGEST_SEED = 2**32 - 1  # others are made of it, and torch takes none from 2**64 on
@@ -137,7 +137,7 @@ def make_config(*layers: Mapping[str, Any], origin: str = "") -> Config:
 
     merged: dict[str, Any] = {}
     for layer in layers:
-        _refuse_unknown(layer)
+        _refuse_unknown(layer, origin)
         merged |= {key: value for key, value in layer.items() if value is not None}
     try:
         for key, value in merged.items():
@@ -199,7 +199,7 @@ def read_config(source: str | Path) -> dict[str, Any]:
 def parse_config(content: bytes | str, *, origin: str) -> dict[str, Any]:
     """Return the keys of a flat TOML text; `origin` names it in errors."""
     keys = parse_toml(content, origin=origin)
-    _refuse_unknown(keys)
+    _refuse_unknown(keys, origin)
     return keys
 
 
@@ -285,11 +285,12 @@ def difference(old: Config, new: Config) -> list[str]:
     return [f"{key}: {before} -> {after}" for key, before, after in pairs if before != after]
 
 
-def _refuse_unknown(keys: Mapping[str, Any]) -> None:
+def _refuse_unknown(keys: Mapping[str, Any], origin: str = "") -> None:
     for key in keys:
         if key not in FIELDS:
             remedy = nearest(key.replace("-", "_"), FIELDS, what="settings")
-            raise ValueError(f"Expected a known setting (got '{key}'); {remedy}")
+            place = f" in {origin}" if origin else ""
+            raise ValueError(f"Expected a known setting{place} (got {shortened(key)}); {remedy}")
 
 
 def nearest(word: str, known: Collection[str], *, what: str) -> str:

@@ -89,7 +89,7 @@ def test_what_is_new_may_lie_beside_a_graph(place: Path) -> None:
 def test_an_output_that_is_no_utf8(command: Command, place: Path, line: str) -> None:
     before = contents(place)
     refused = command(*line.replace("OUT", "new\udcff").split(), code=2).err
-    assert "to have a name in UTF-8 (got 'new\\udcff" in refused
+    assert "in UTF-8 (got 'new\\udcff" in refused
     assert contents(place) == before
 
 

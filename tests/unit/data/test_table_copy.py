@@ -111,7 +111,7 @@ LOST = {
         r"'class_names' that a table keeps \(got '3', which would be read",
     ),
     "one": ({"class_names": ["1.0", "2", "3"]}, r"\(got '1\.0', which would be read as '1'\)"),
-    "id": ({"node_ids": ["a", "b", " "]}, r"to hold an id in every row"),
+    "id": ({"node_ids": ["a", "b", " "]}, r"every entry of 'node_ids' to be a name \(got an empty one at 2\)"),
 }
 
 

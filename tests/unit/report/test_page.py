@@ -229,11 +229,11 @@ def test_an_interrupted_run_says_so_and_shows_the_last_numbers(tmp_path: Path) -
 
 
 def test_a_run_that_died_at_once_has_a_page(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('dataset = "graph"\nmetric = "auto"\nratios = [0.1, 1]\nregroup = true\n')
+    (tmp_path / "config.toml").write_text('dataset = "graph"\nmetric = "auto"\nratio = 0.1\nregroup = true\n')
     page = build_report(tmp_path)
     assert "interrupted before its first epoch ended" in page
     assert "test score" in page
-    assert "<td>0.1, 1</td>" in page
+    assert "<td>0.1</td>" in page
     assert "<td>true</td>" in page
     assert "How to repeat it" not in page
 
@@ -395,8 +395,8 @@ def test_what_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
         ("details.json", b'{"a":\n"\xff"}', r"details\.json to hold .* \(got bytes that are not UTF-8 in line 2\)"),
         ("metrics.jsonl", b'{"epoch": 1}\n{"ep\n{"epoch": 3}\n', r"metrics\.jsonl to hold .* in line 2\)"),
         ("metrics.jsonl", b'{"epoch": 1}\n\n{"loss": 1}\n', r"metrics\.jsonl to give .* \(got None in line 3\)"),
-        ("config.toml", b"a = 1\nb = \n", r"config\.toml to be TOML \(got Invalid value \(at line 2, .*\)\)"),
-        ("config.toml", b"a = '\xff'", r"config\.toml to be TOML \(got .* can't decode .*\)"),
+        ("config.toml", b"a = 1\nb = \n", r"config\.toml to be TOML, .* \(got 'b =' in line 2: invalid value\)"),
+        ("config.toml", b"a = '\xff'", r"config\.toml to be .*"),
         (
             "details.json",
             b'{"confusion": [[1, 2], [3]]}',
