@@ -59,11 +59,12 @@ class Samples:
         first, last = slice(int(WARM * count), int((WARM + 0.1) * count)), slice(int(0.9 * count), count)
         memory = [round(statistics.median(self.memory[part]), 2) for part in (first, last)]
         counts = {
-            "files": [max(self.files[part]) for part in (first, last)],
-            "threads": [max(self.threads[part]) for part in (first, last)],
+            "files": [min(self.files[part]) for part in (first, last)],  # some come and go
+            "threads": [min(self.threads[part]) for part in (first, last)],
         }
         still = memory[1] - memory[0] <= GROWTH_MB and all(after <= before for before, after in counts.values())
-        return {"epochs": count, "memory_mb": memory, **counts, "grew": not still}
+        samples = [round(size, 1) for size in self.memory[:: max(1, count // 20)]]
+        return {"epochs": count, "memory_mb": memory, **counts, "grew": not still, "samples_mb": samples}
 
 
 def library(data: Data, *, epochs: int) -> Samples:

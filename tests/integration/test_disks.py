@@ -19,6 +19,7 @@ FAILURES = [
     ("metrics.jsonl", "write", errno.EDQUOT),
     ("result.json", "os.mkdir", errno.EROFS),
     ("report.html", "write", errno.ENOSPC),
+    ("tensorboard/", "write", errno.ENOSPC),
     ("cache/", "write", errno.ENOSPC),
 ]
 CODES = {errno.ENOSPC: 1, errno.EDQUOT: 1, errno.EIO: 1, errno.EROFS: 2, errno.EACCES: 2}
@@ -29,7 +30,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trial, list[str]]:
     """Leave a run alone; return what it is compared by, and its changes of the disk."""
     machine = Here(tmp_path_factory.mktemp("machine"), plots=False)
     graph = write_graph(machine.place / "graph.npz")
-    made, ended = Trial.of(machine, "train", graph, *SHORT)
+    made, ended = Trial.of(machine, "train", graph, *SHORT, "--tensorboard")
     return made, ended.changes
 
 

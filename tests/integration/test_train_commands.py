@@ -555,7 +555,7 @@ def test_tensorboard_can_read_the_curves(command: Command, place: Path, tmp_path
 def test_tensorboard_that_is_not_there(
     command: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
     refused = command("train", place / "graph.npz", *TINY, "--out", "run", "--tensorboard", "--quiet", code=2).err
     assert re.fullmatch(r"topoff: Expected the package tensorboard .*; pip install tensorboard\.\n", refused)
     assert list(tmp_path.iterdir()) == []

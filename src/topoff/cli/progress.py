@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -133,20 +135,33 @@ class Interruption(Listener):
 
 
 class TensorBoard(Listener):
-    """Write losses and scores for TensorBoard."""
+    """Write losses and scores for TensorBoard.
+
+    Its own writer works in a thread, which prints a traceback where the disk is full: this one writes at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError as error:
             raise ValueError(
                 "Expected the package tensorboard for --tensorboard (got none installed); pip install tensorboard."
             ) from error
-        self._writer = SummaryWriter(str(folder))
+        self._event, self._records = Event, RecordWriter
+        self._path = folder / f"events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def evaluated(self, epoch: Epoch) -> None:
         """Write the numbers of an epoch."""
-        for name, value in epoch.line().items():
-            if name != "epoch" and isinstance(value, int | float):
-                self._writer.add_scalar(name, value, epoch.epoch, walltime=time.time())
-        self._writer.flush()
+        numbers = {name: value for name, value in epoch.line().items() if isinstance(value, int | float)}
+        event = self._event(wall_time=time.time(), step=numbers.pop("epoch"))
+        for name, value in numbers.items():
+            event.summary.value.add(tag=name, simple_value=value)
+        self._append(event)
+
+    def _append(self, event: Any) -> None:
+        """Add a record to the file."""
+        with self._path.open("ab") as file:
+            self._records(file).write(event.SerializeToString())
