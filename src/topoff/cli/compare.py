@@ -175,7 +175,10 @@ def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
         try:
             if not (top / SETTINGS).is_file():
                 RunFolder(top).create().write(SETTINGS, write_toml(base, command=command()))
-            for job in jobs:
+            known = {job.folder: (job.folder / "config.toml").is_file() for job in jobs}
+            for job in sorted(
+                jobs, key=lambda job: not known[job.folder]
+            ):  # what may be refused, before any is written
                 begin(job.config, RunFolder(job.folder), command=job.command)
             yield
         except KeyboardInterrupt as stop:
