@@ -21,7 +21,11 @@ HERE = str(Path(__file__).resolve().parents[1])
 STANDARD = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 # In these nothing is the user's own; other installed packages may be.
-LIBRARIES = {"torch", "torch_geometric", "torch_sparse", "torch_scatter", "numpy", "scipy", "typer", "click", "rich"}
+LIBRARIES = {
+    *("torch", "torch_geometric", "torch_sparse", "torch_scatter", "numpy", "scipy", "typer", "click", "rich"),
+    *("filelock", "jinja2", "kaminpar", "matplotlib", "pyarrow", "pydantic", "pydantic_core", "pymetis", "safetensors"),
+    *("tensorboard", "torchmetrics"),
+}
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # not the code is wrong, whoever writes
 LONG = 400  # characters of an error's own words
 
@@ -30,8 +34,8 @@ LONG = 400  # characters of an error's own words
 def user_code(expected: str, *, remedy: str, anything: bool = True) -> Iterator[None]:
     """Turn what code of the user's raises inside `with`, `sys.exit` included, into one sentence.
 
-    Sentences of ours, lack of memory or disk and Ctrl-C stay what they are; where not `anything` inside is the user's code,
-    so does an error that passed no line of it.
+    Sentences of ours, lack of memory or disk and Ctrl-C stay what they are; where not `anything` inside is the user's
+    code, so does an error that passed no line of it.
 
     Raises:
         ValueError: what was expected, the user's file and line, and the error in its own words.
