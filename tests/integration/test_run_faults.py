@@ -195,6 +195,23 @@ def test_a_refused_comparison_writes_no_settings(command: Command, place: Path) 
     assert content(place) == before
 
 
+@pytest.mark.parametrize("line", [["train", "g.npz"], ["compare", "g.npz", "--methods", "full"]])
+@pytest.mark.parametrize("out", ["empty", "link"])
+def test_a_refused_command_leaves_an_empty_folder_and_a_link_as_they_were(
+    command: Command, place: Path, line: list[str], out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("empty").mkdir()
+    Path("link").symlink_to("empty")
+    monkeypatch.setattr("topoff.experiments.processes.train_all", fail)
+    command(*line, "--device", "moon", "--epochs", "1", "--out", out, "--quiet", code=2)
+    assert Path(out).resolve().is_dir()
+    assert list(Path("empty").iterdir()) == []
+
+
+def fail(*_: object, **__: object) -> None:
+    raise ValueError("Expected it to fail (got this); try again.")
+
+
 def test_a_refused_run_leaves_no_folder(command: Command, place: Path) -> None:
     command("train", "g.npz", *SETTINGS, "--device", "moon", "--out", "new/er/run", code=2)
     assert not Path("new").exists()

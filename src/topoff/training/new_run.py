@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from topoff.machine.lock import locked
+from topoff.machine.places import remove_content, without_empty_parents
 from topoff.training.checkpoints import CHECKPOINT, PREVIOUS
 from topoff.training.config import Config, write_toml
 from topoff.training.run_folder import RunFolder, is_remnant
@@ -43,8 +44,7 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
         ValueError: another process is at work there, or the run to be replaced is where the user stands.
     """
     put_back(top)
-    missing = [path for path in (top, *top.parents) if not path.exists()]
-    with ExitStack() as held:
+    with without_empty_parents(top / "config.toml"), ExitStack() as held:
         old = _set_aside(top, held) if overwrite and (top / "config.toml").is_file() else None
         try:
             RunFolder(top).create()
@@ -53,7 +53,6 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
         except BaseException:
             if old is not None:
                 old.rename(top.resolve())
-            _remove_empty(missing)
             raise
         try:
             for remnant in [path for path in top.iterdir() if path.is_dir()]:
@@ -67,8 +66,7 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
         finally:
             trained = has_trained(top)
             if not trained:
-                shutil.rmtree(top, ignore_errors=True)
-                _remove_empty(missing)
+                remove_content(top)
             if old is not None:
                 shutil.rmtree(old, ignore_errors=True) if trained else old.rename(top.resolve())
 
@@ -127,11 +125,3 @@ def _set_aside(top: Path, held: ExitStack) -> Path:
     shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed after the new run had trained
     place.rename(old)
     return old
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders, the innermost first, as far as they are empty."""
-    for folder in filter(Path.is_dir, folders):
-        if any(folder.iterdir()):
-            return
-        folder.rmdir()
