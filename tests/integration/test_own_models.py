@@ -10,11 +10,14 @@ import torch
 
 from commands import Command
 from graph_files import ring
+from topoff.data.check import check
 from topoff.experiments.jobs import Job, Watcher
 from topoff.experiments.processes import train_job
 from topoff.models.by_name import make_model
 from topoff.training.build import make_setup
 from topoff.training.config import make_config
+from topoff.training.loop import Training
+from topoff.training.run_folder import RunFolder
 
 TOP = "import sys\nimport torch\nfrom torch import nn\nfrom torch_geometric.nn import GCNConv\n\n\n"
 CLASS = """class Net(nn.Module):
@@ -222,6 +225,15 @@ def test_a_model_that_fails_later_leaves_its_best_weights(command: Command, plac
         r"topoff: Expected the model to run \(got mine\d+.py, line 14, in forward: SystemExit: 0\)", done.err
     )
     assert (place / "run" / "model.safetensors").is_file()
+    assert command("evaluate", "run", "--trust", "--json").json["data_changed"] is False
+
+
+def test_weights_that_a_failure_kept_do_not_outlive_the_next_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run").create()
+    setup = make_setup(make_config({"dataset": "graph.npz", "epochs": 2}), check(ring()))
+    folder.save_model(setup.model.state_dict())
+    Training(setup, folder=folder).run()
+    assert not (folder.path / "model.safetensors").exists()  # the weights of the checkpoint count
 
 
 def test_a_training_that_diverges_leaves_its_best_weights(command: Command, place: Path) -> None:

@@ -164,6 +164,54 @@ def test_a_run_that_a_killed_process_was_about_to_replace_comes_back(command: Co
     assert content(place / "run")["model.safetensors"] == before["model.safetensors"]
 
 
+@pytest.mark.parametrize("more", [[], ["--overwrite"]])
+def test_a_folder_of_the_users_is_no_beginning_of_a_run(command: Command, place: Path, more: list[str]) -> None:
+    Path("run").rename(".mine.old")
+    Path("mine/chapter").mkdir(parents=True)
+    Path("mine/chapter/one.txt").write_text("years of work")
+    before = content(place)
+    assert "which holds other files" in command("train", "g.npz", *SETTINGS, "--out", "mine", *more, code=2).err
+    assert content(place) == before
+
+
+def test_what_lies_where_a_run_would_be_kept_is_not_removed(command: Command, place: Path) -> None:
+    Path(".run.old").mkdir()
+    Path(".run.old/one.txt").write_text("years of work")
+    before = content(place)
+    done = command("train", "g.npz", *SETTINGS, "--out", "run", "--overwrite", code=2)
+    assert re.search(r"Expected \S+/\.run\.old to be free .*\(got other files there\); move them\.", done.err)
+    assert content(place) == before
+
+
+def test_a_refused_comparison_writes_no_settings(command: Command, place: Path) -> None:
+    Path("all").mkdir()
+    Path("all/compare.toml").write_text('dataset = "g.npz"\n')
+    shutil.copytree("run", "all/full/seed-0")
+    before = content(place)
+    words = ["--methods", "gas,full", "--epochs", "1", "--out", "all", "--quiet"]
+    assert (
+        "Expected the settings that all/full/seed-0 was begun with" in command("compare", "g.npz", *words, code=2).err
+    )
+    assert content(place) == before
+
+
+@pytest.mark.parametrize("line", [["train", "g.npz"], ["compare", "g.npz", "--methods", "full"]])
+@pytest.mark.parametrize("out", ["empty", "link"])
+def test_a_refused_command_leaves_an_empty_folder_and_a_link_as_they_were(
+    command: Command, place: Path, line: list[str], out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("empty").mkdir()
+    Path("link").symlink_to("empty")
+    monkeypatch.setattr("topoff.experiments.processes.train_all", fail)
+    command(*line, "--device", "moon", "--epochs", "1", "--out", out, "--quiet", code=2)
+    assert Path(out).resolve().is_dir()
+    assert list(Path("empty").iterdir()) == []
+
+
+def fail(*_: object, **__: object) -> None:
+    raise ValueError("Expected it to fail (got this); try again.")
+
+
 def test_a_refused_run_leaves_no_folder(command: Command, place: Path) -> None:
     command("train", "g.npz", *SETTINGS, "--device", "moon", "--out", "new/er/run", code=2)
     assert not Path("new").exists()

@@ -755,7 +755,7 @@ BAD_TRAINING = {
     "no pair": ("GRAPH --set lr", r"Expected --set to be key=value \(got 'lr'\)"),
     "key": (
         "--config PLACE/unknown.toml",
-        r"Expected a known setting in .*toml \(got 'hiddn'\); did you mean 'hidden'",
+        r"Expected a known setting in .*unknown\.toml \(got 'hiddn'\); did you mean 'hidden'",
     ),
     "no toml": ("--config PLACE/broken.toml", "Expected .*broken.toml to be TOML"),
     "nested": ("--config PLACE/nested.toml", r"Expected .*nested.toml to be flat \(got a table or list 'model'\)"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +27,7 @@ from topoff.cli.flags import (
     refuse_two_seeds,
 )
 from topoff.machine.lock import locked
-from topoff.machine.places import without_empty_parents
+from topoff.machine.places import remove_content, without_empty_parents
 from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
 from topoff.training.trust import refuse_foreign
 
@@ -112,7 +111,7 @@ def compare(
         Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd(), trust)
         for config in configs
     ]
-    with without_empty_parents(top), _begun(top, base, jobs), CompareProgress(quiet=quiet, target=target) as progress:
+    with _begun(top, base, jobs), CompareProgress(quiet=quiet, target=target) as progress:
         failures = train_all(jobs, watcher=progress)
     about = {"dataset": base.dataset, "model": base.model, "epochs": base.epochs, "out": str(top), "command": command()}
     rows: dict[str, Any] = {"methods": names, "seeds": numbers, "own": own, "failures": failures}
@@ -169,13 +168,15 @@ def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
             f"Expected --out to be a new folder or that of a comparison (got {top}, which holds a run of topoff "
             "train); choose another --out."
         )
-    if new:
-        RunFolder(top).create()
-    with locked(top):
+    with without_empty_parents(top / SETTINGS), ExitStack() as held:
+        if new:
+            RunFolder(top).create()
+        held.enter_context(locked(top))
         try:
             if not (top / SETTINGS).is_file():
                 RunFolder(top).create().write(SETTINGS, write_toml(base, command=command()))
-            for job in jobs:
+            begun = [job for job in jobs if (job.folder / "config.toml").is_file()]
+            for job in (*begun, *jobs):  # those that may be refused come before any is written
                 begin(job.config, RunFolder(job.folder), command=job.command)
             yield
         except KeyboardInterrupt as stop:
@@ -184,5 +185,5 @@ def _begun(top: Path, base: Config, jobs: list[Job]) -> Iterator[None]:
             raise KeyboardInterrupt(f"Stopped; resume with: {again}") from stop
         except Exception:
             if new and not any(top.glob("*/seed-*/metrics.jsonl")):
-                shutil.rmtree(top, ignore_errors=True)
+                remove_content(top)
             raise

@@ -83,9 +83,8 @@ def measure(
     options: dict[str, Any] = {"hidden": hidden, "layers": layers, "dropout": dropout}
     degrees = degree_histogram(data.edge_index, int(data.num_nodes))
     options |= {"norm": norm, "residual": residual, "degrees": degrees}
-    outputs = task_of(data.y, train_mask=data.train_mask).outputs
-    network = make_model(model, in_channels=data.num_features, out_channels=outputs, **options).to(data.x.dtype)
     labels = task_of(data.y, train_mask=data.train_mask)
+    network = make_model(model, in_channels=data.num_features, out_channels=labels.outputs, **options).to(data.x.dtype)
     check_model(network, data, task=labels, name=model)
     with progress_bar(quiet=quiet, transient=True) as bar:
         task = bar.add_task("partitioning", total=epochs, note="")

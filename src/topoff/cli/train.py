@@ -23,7 +23,6 @@ from topoff.cli.flags import (
     refuse_two_seeds,
 )
 from topoff.machine.lock import locked
-from topoff.machine.places import without_empty_parents
 from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config
 from topoff.training.new_run import has_trained, new_run, put_back
 from topoff.training.run_folder import RunFolder
@@ -79,7 +78,7 @@ def train(
         return
     seeds_of = {folder.path.relative_to(top): config for folder, config in folders}
     held = locked(top, *(folder.path for folder, _ in folders)) if resume else None
-    with without_empty_parents(top), held or new_run(top, seeds_of, command=command(), overwrite=overwrite):
+    with held or new_run(top, seeds_of, command=command(), overwrite=overwrite):
         _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet, trust=trust)
 
 

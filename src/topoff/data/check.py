@@ -215,7 +215,7 @@ def _check_labels(data: Data) -> None:
     if y.dim() == 2:
         return
     if y.is_floating_point():
-        _check_size("y", y[torch.isfinite(y)], dtype=data.x.dtype)
+        _check_size("y", y.where(torch.isfinite(y), 0.0), dtype=data.x.dtype)
         return
     classes = int(y.max()) + 1
     named = len(getattr(data.get("names"), "class_names", None) or ())

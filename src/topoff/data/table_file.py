@@ -36,7 +36,8 @@ class _Scan:
     """Hold what is in the bytes of a csv file."""
 
     start: bytes
-    quotes: bool
+    quotes: bool  # anywhere
+    later_quotes: bool  # below the first line: files that programs write often have some in their header alone
     zero_line: int | None  # of the first NUL byte
     blank: bool
 
@@ -70,12 +71,13 @@ def _read_csv(path: Path) -> Any:
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             header = next((row for row in csv.reader(handle) if row), [])
+            rest = any(line.strip("\r\n") for line in handle)
             _check_separator(path, header)
-            if not any(line.strip("\r\n") for line in handle):  # pyarrow wants more than a header
-                return pa.Table.from_arrays([pa.array([], STRING) for _ in header], names=header)
-            if found.quotes:
+            if found.quotes:  # also where an open one makes a header of all lines
                 handle.seek(0)
-                _check_quotes(path, csv.reader(handle, strict=True))
+                _check_quotes(path, csv.reader(handle, strict=True), header_only=not found.later_quotes)
+            if not rest:  # pyarrow wants more than a header
+                return pa.Table.from_arrays([pa.array([], STRING) for _ in header], names=header)
         return _parse(path, header, threads=True)
     except (pa.ArrowInvalid, UnicodeDecodeError, csv.Error) as error:
         got, remedy = _explain_csv(path, header, error)
@@ -91,16 +93,23 @@ def _blocks(handle: BinaryIO) -> Iterator[bytes]:
 
 def _scan(path: Path) -> _Scan:
     """Look at the bytes of a file once, block by block."""
-    start, quotes, zero, lines, blank = b"", False, None, 1, True
+    start, quotes, later, zero, lines, blank, below = b"", False, False, None, 1, True, False
     with path.open("rb") as handle:
         for block in _blocks(handle):
             start = start or block[:100]
             quotes = quotes or b'"' in block
+            later = later or b'"' in (block if below else block[_line_end(block) :])
+            below = below or _line_end(block) < len(block)
             if zero is None and b"\0" in block:
                 zero = lines + block.count(b"\n", 0, block.index(b"\0"))
             lines += block.count(b"\n") if zero is None else 0
             blank = blank and not block.removeprefix(b"\xef\xbb\xbf").strip()
-    return _Scan(start, quotes, zero, blank)
+    return _Scan(start, quotes, later, zero, blank)
+
+
+def _line_end(block: bytes) -> int:
+    """Return where the first line ends, at its line feed or carriage return; the length where it does not."""
+    return min((at for at in map(block.find, (b"\n", b"\r")) if at >= 0), default=len(block))
 
 
 def _check_bytes(path: Path, found: _Scan) -> None:
@@ -120,7 +129,7 @@ def _check_bytes(path: Path, found: _Scan) -> None:
 
 def _check_separator(path: Path, header: list[str]) -> None:
     """Refuse a header that another separator than the comma cuts into names of ours."""
-    line = ",".join(header)
+    line = " ".join(",".join(header).splitlines())
     if {name.strip().lower() for name in header} & NAMES:
         return
     for separator, name in SEPARATORS.items():
@@ -133,12 +142,14 @@ def _check_separator(path: Path, header: list[str]) -> None:
             refuse(f"{path} to be separated by commas", got, remedy)
 
 
-def _check_quotes(path: Path, rows: Any) -> None:
+def _check_quotes(path: Path, rows: Any, *, header_only: bool) -> None:
     """Refuse a quoted value that does not end where a value ends: pyarrow would join rows, silently."""
     begin = 1
     try:
-        for _ in rows:
+        for row in rows:
             begin = rows.line_num + 1
+            if header_only and row and begin == 2:
+                return
     except csv.Error as error:
         long = "field limit" in str(error)
         got = f"a value of over {csv.field_size_limit():,} characters" if long else "one that does not"

@@ -48,11 +48,11 @@ def few_of(graph: Graph) -> Data:
     training = torch.arange(n) if mask is None else mask.nonzero().view(-1)
     some = data.edge_index[:, :: max(1, data.edge_index.size(1) // ROUND)][:, :ROUND]
     nodes = torch.unique(torch.cat([training[:ROUND], some.reshape(-1), torch.arange(min(2, n))]))
-    local = torch.full((n,), -1, dtype=torch.int64)
-    local[nodes] = torch.arange(len(nodes))
-    source, target = local[data.edge_index]
-    inside = ((source >= 0) & (target >= 0)).nonzero().view(-1)
-    edges = torch.stack([source[inside], target[inside]])
+    chosen = torch.zeros(n, dtype=torch.bool)
+    chosen[nodes] = True
+    source, target = data.edge_index
+    inside = (chosen[source] & chosen[target]).nonzero().view(-1)
+    edges = torch.searchsorted(nodes, data.edge_index[:, inside].contiguous())
     few = graph.fill(Data(edge_index=edges, num_nodes=len(nodes)), nodes, inside)
     few.n_id, few.batch_size = nodes, len(nodes)
     return few

@@ -64,7 +64,7 @@ def locked(*folders: Path) -> Iterator[None]:
     A folder of which nothing can be locked (a read-only disk, a file system without locks) is used with a warning.
 
     Raises:
-        ValueError: another process holds one; the sentence names it.
+        ValueError: another process holds one, and the sentence names it; or the file of the lock is a link.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place)):
@@ -90,6 +90,8 @@ def holder_of(folder: Path) -> Holder | None:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Hold one folder; what killed processes left there of their drafts is removed."""
+    if (folder / LOCK).is_symlink():  # of a foreign folder: older filelocks would empty the file that it leads to
+        raise ValueError(f"Expected {folder / LOCK} to be the file of a lock (got a link); remove it.")
     lock, me = FileLock(str(folder / LOCK), timeout=0), this_process()
     try:
         number = _acquire(lock, folder)

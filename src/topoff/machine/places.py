@@ -1,8 +1,9 @@
-"""Folders: whose home a path means, and none that is left behind empty."""
+"""Folders: whose home a path means, and nothing that is left behind in one."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -54,3 +55,20 @@ def without_empty_parents(path: Path) -> Iterator[None]:
         for parent in missing:  # the deepest first
             with suppress(OSError):  # it holds something, or was never made
                 parent.rmdir()
+
+
+def remove_content(folder: Path) -> None:
+    """Remove what a folder holds, as far as that is possible, and leave the folder itself, which may be a link.
+
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     (Path(place) / "runs" / "first").mkdir(parents=True)
+    ...     remove_content(Path(place))
+    ...     list(Path(place).iterdir())
+    []
+    """
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()

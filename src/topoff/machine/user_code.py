@@ -21,8 +21,12 @@ HERE = str(Path(__file__).resolve().parents[1])
 STANDARD = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 # In these nothing is the user's own; other installed packages may be.
-LIBRARIES = {"torch", "torch_geometric", "torch_sparse", "torch_scatter", "numpy", "scipy", "typer", "click", "rich"}
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # no code is wrong there
+LIBRARIES = {
+    *("torch", "torch_geometric", "torch_sparse", "torch_scatter", "numpy", "scipy", "typer", "click", "rich"),
+    *("filelock", "jinja2", "kaminpar", "matplotlib", "pyarrow", "pydantic", "pydantic_core", "pymetis", "safetensors"),
+    *("tensorboard", "torchmetrics"),
+}
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # not the code is wrong, whoever writes
 LONG = 400  # characters of an error's own words
 
 

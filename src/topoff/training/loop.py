@@ -96,7 +96,8 @@ class Training:
                 self._epoch()
         except (Exception, SystemExit) as error:  # no finite loss, or an error of the model's, which may exit, too
             if self.best_weights and not isinstance(error, OSError | MemoryError):
-                self.folder.save_model(self.best_weights)
+                facts = {"data": self.origin["data"], "encoding": self._encoding}
+                self.folder.save_model(self.best_weights, metadata=facts)
             raise
         self._save()
         return self.progress
@@ -188,6 +189,11 @@ class Training:
     # ---- surviving
 
     @property
+    def _encoding(self) -> str:
+        """The checksum of how tables became features."""
+        return checksum(getattr(self.data.get("names"), "encoding", None))
+
+    @property
     def _kept(self) -> str:
         """The folder of the best weights; nothing where nothing was evaluated yet."""
         return str(self.folder.path) if self.best_weights else ""
@@ -210,7 +216,7 @@ class Training:
             "groups": saved["param_groups"],
             "threads": torch.get_num_threads(),
             "metrics": mark_of(path.read_bytes()) if (path := self.folder.path / "metrics.jsonl").is_file() else None,
-            "encoding": checksum(getattr(self.data.get("names"), "encoding", None)),
+            "encoding": self._encoding,
             **self.origin,
         }
         tensors = {
@@ -221,6 +227,8 @@ class Training:
             "generator": generator_state(),
         }
         self.folder.save(Checkpoint(state, tensors))
+        if not self.folder.finished:  # weights that a failure kept: from here on the checkpoint knows better
+            (self.folder.path / "model.safetensors").unlink(missing_ok=True)
         self._saved_at = time.monotonic()
 
     def _restore(self, checkpoint: Checkpoint) -> None:

@@ -18,9 +18,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from topoff.machine.lock import locked
+from topoff.machine.places import remove_content, without_empty_parents
 from topoff.training.checkpoints import CHECKPOINT, PREVIOUS
 from topoff.training.config import Config, write_toml
-from topoff.training.run_folder import RunFolder
+from topoff.training.run_folder import RunFolder, is_remnant
+
+BEGINNING = (
+    "config.toml",
+    "encoding.json",
+    "metrics.jsonl",
+    "checkpoint",
+    "tensorboard",
+)  # before the first epoch ends
 
 
 @contextmanager
@@ -35,8 +44,7 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
         ValueError: another process is at work there, or the run to be replaced is where the user stands.
     """
     put_back(top)
-    missing = [path for path in (top, *top.parents) if not path.exists()]
-    with ExitStack() as held:
+    with without_empty_parents(top / "config.toml"), ExitStack() as held:
         old = _set_aside(top, held) if overwrite and (top / "config.toml").is_file() else None
         try:
             RunFolder(top).create()
@@ -45,7 +53,6 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
         except BaseException:
             if old is not None:
                 old.rename(top.resolve())
-            _remove_empty(missing)
             raise
         try:
             for remnant in [path for path in top.iterdir() if path.is_dir()]:
@@ -59,8 +66,7 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
         finally:
             trained = has_trained(top)
             if not trained:
-                shutil.rmtree(top, ignore_errors=True)
-                _remove_empty(missing)
+                remove_content(top)
             if old is not None:
                 shutil.rmtree(old, ignore_errors=True) if trained else old.rename(top.resolve())
 
@@ -68,11 +74,13 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
 def put_back(top: Path) -> None:
     """Put a run back that a process was about to replace when it was killed, before the new one had trained anything.
 
+    What is no beginning of a run is never removed.
+
     Raises:
         ValueError: the process is still at work.
     """
     place, old = top.resolve(), _beside(top)
-    if not (old / "config.toml").is_file() or has_trained(place):
+    if not (old / "config.toml").is_file() or not _has_only_begun(place):
         return
     with locked(*(path for path in (place, old) if path.is_dir())):
         shutil.rmtree(place, ignore_errors=True)
@@ -88,6 +96,18 @@ def has_trained(top: Path) -> bool:
     return any(path.is_file() and path.stat().st_size for path in kept)
 
 
+def _has_only_begun(place: Path) -> bool:
+    """Whether a folder holds nothing but what a run has before its first epoch, or is not there at all."""
+    if not place.is_dir():
+        return not place.exists()
+    known = (path.name in BEGINNING or is_remnant(path) or _is_begun_seed(path) for path in place.iterdir())
+    return all(known) and not has_trained(place)
+
+
+def _is_begun_seed(path: Path) -> bool:
+    return path.is_dir() and path.name.startswith("seed-") and _has_only_begun(path)
+
+
 def _beside(top: Path) -> Path:
     """Return where a run is kept while it is replaced."""
     place = top.resolve()
@@ -99,15 +119,9 @@ def _set_aside(top: Path, held: ExitStack) -> Path:
     place, old = top.resolve(), _beside(top)
     if Path.cwd().is_relative_to(place):
         raise ValueError(f"Expected --overwrite from outside the run (got {top}, which holds this folder); go up.")
+    if old.exists() and not (old / "config.toml").is_file():
+        raise ValueError(f"Expected {old} to be free for the run that is replaced (got other files there); move them.")
     held.enter_context(locked(place, *(path for path in place.glob("seed-*") if path.is_dir())))
     shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed after the new run had trained
     place.rename(old)
     return old
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders, the innermost first, as far as they are empty."""
-    for folder in filter(Path.is_dir, folders):
-        if any(folder.iterdir()):
-            return
-        folder.rmdir()

@@ -92,7 +92,7 @@ class RunFolder:
                 f"Expected --out to be a new folder (got {self.path}, which holds a run); resume it with --resume "
                 f"{self.path}, start anew with --overwrite, or choose another --out."
             )
-        if self.path.is_dir() and not all(map(_is_remnant, self.path.iterdir())):
+        if self.path.is_dir() and not all(map(is_remnant, self.path.iterdir())):
             raise FileExistsError(
                 f"Expected --out to be a new folder (got {self.path}, which holds other files); choose another --out."
             )
@@ -241,12 +241,12 @@ def mark_of(content: bytes) -> str:
     return f"{len(content)}:{checksum(content)}"
 
 
-def _is_remnant(path: Path) -> bool:
+def is_remnant(path: Path) -> bool:
     """Whether a process that is killed while it begins a run leaves this: a lock, a draft, the settings of a seed."""
     if path.name in (LOCK, HOLDER) or is_draft(path):
         return True
     seed = path.is_dir() and re.fullmatch(r"seed-\d+", path.name) is not None
-    return seed and all(item.name == "config.toml" or _is_remnant(item) for item in path.iterdir())
+    return seed and all(item.name == "config.toml" or is_remnant(item) for item in path.iterdir())
 
 
 def _line(epoch: Epoch) -> str:

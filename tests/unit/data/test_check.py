@@ -96,6 +96,10 @@ BAD = {
     "multi-label 2": ({"y": torch.full((N, 2), 2)}, "multi-label 'y' to hold 0 and 1"),
     "multi-label nan": ({"y": torch.full((N, 2), torch.nan)}, "multi-label 'y' to hold 0 and 1"),
     "target nan": ({"y": torch.full((N,), torch.nan)}, "'y' to be finite in all masks"),
+    "target too large": (
+        {"y": torch.tensor([1.0, 2, 3, 4, torch.nan, 1e30]), "test_mask": mask()},
+        r"'y' to hold numbers up to .*\(got 1e\+30 in row 5\)",
+    ),
     "overlap": ({"val_mask": mask(1, 2)}, "'train_mask' and 'val_mask' not to overlap .*got 1 common nodes"),
     "overlap test": ({"test_mask": mask(0, 1)}, "'train_mask' and 'test_mask' not to overlap .*got 2 common"),
     "overlap val test": ({"val_mask": mask(3)}, "'val_mask' and 'test_mask' not to overlap"),

@@ -32,6 +32,8 @@ CSV: dict[str, tuple[str | bytes, str]] = {
         ROWS.replace("1", '"1'),
         r"to end with a quote .* \(got one that does not, in the row .* line 2\)",
     ),
+    "an open quote in the header": ('"id,f\na,1\n', r"\(got one that does not, in the row that begins in line 1\)"),
+    "a quote too early in the header": ('"id"x,f\na,1\n', r"in the row that begins in line 1\); close it"),
     "two open quotes": (ROWS.replace("1", '"1').replace("2", '"2'), r"in the row that begins in line 2\); close it"),
     "a quote too early": (ROWS.replace("y", '"y"z'), r"\(got one that does not, in the row that begins in line 3\)"),
     "an endless value": (f'id,f\na,"{"z" * 140_000}"\n', r"\(got a value of over 131,072 characters, in the row"),
@@ -138,3 +140,10 @@ def test_a_number_far_from_those_of_the_first_table(tmp_path: Path) -> None:
     first = read(tmp_path / "first", FEW)
     with pytest.raises(ValueError, match=r"'f' of .* to hold numbers like those of the first .*\(got '1e300' in data"):
         read(tmp_path / "second", FEW.replace("2", "1e300"), encoding=first.encoding)
+
+
+def test_a_header_may_be_quoted_alone_and_hold_line_ends(tmp_path: Path) -> None:
+    for text, names in (('"id","f"\na,1\n', ["id", "f"]), ('"i\nd",f\na,1\n', ["i\nd", "f"])):
+        (tmp_path / "nodes.csv").write_text(text)
+        read = open_table(tmp_path / "nodes.csv")
+        assert (read.column_names, read.num_rows) == (names, 1)

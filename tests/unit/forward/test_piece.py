@@ -6,7 +6,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphs import communities, corners
-from topoff.forward.piece import PADDED, TRIED, padded, piece_of
+from topoff.forward.piece import PADDED, TRIED, few_of, padded, piece_of
 from topoff.graph.graph import Graph
 
 N = 500
@@ -154,3 +154,12 @@ def test_padding_is_bounded_and_never_takes_away() -> None:
     data = piece_of(Graph(corners()))
     assert padded(data, 10 * PADDED).num_nodes == PADDED
     assert padded(data, 3).num_nodes == 14
+
+
+def test_a_few_nodes_keep_all_edges_among_them() -> None:
+    data = Data(x=torch.eye(400), edge_index=torch.randint(400, (2, 3000), generator=torch.Generator().manual_seed(0)))
+    few = few_of(Graph(data))
+    own = {tuple(pair) for pair in few.n_id[few.edge_index].t().tolist()}
+    inside = torch.isin(data.edge_index, few.n_id).all(dim=0)
+    assert own == {tuple(pair) for pair in data.edge_index[:, inside].t().tolist()}
+    assert torch.equal(few.x, data.x[few.n_id])

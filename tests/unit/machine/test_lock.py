@@ -44,13 +44,13 @@ def test_a_folder_that_moves_takes_its_lock_along(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "a").iterdir()} == set()
 
 
-def test_a_folder_that_cannot_be_locked_is_used_with_a_warning(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_locked_is_used_with_a_warning_but_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / LOCK).mkdir()
     with pytest.warns(RuntimeWarning, match=r"Cannot lock .*: is a directory; see to it"), locked(tmp_path):
         pass
     (tmp_path / LOCK).rmdir()
     (tmp_path / "mine.txt").write_text("years of work")
     (tmp_path / LOCK).symlink_to("mine.txt")
-    with pytest.warns(RuntimeWarning, match="Cannot lock"), locked(tmp_path):
-        pass
+    with pytest.raises(ValueError, match=r"\.lock to be the file of a lock \(got a link\); remove it"):
+        locked(tmp_path).__enter__()
     assert (tmp_path / "mine.txt").read_text() == "years of work"
