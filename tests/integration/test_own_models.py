@@ -118,6 +118,10 @@ WRONG = {  # the module, and what is said of it
         forward("return self.conv(x, edge_index) * float('nan')"),
         r"mine\d+:Net's output to be finite \(got nan at (\d+) of \1 nodes in its plain forward\); look in its forward",
     ),
+    "NaN in training": (
+        forward("return self.conv(x, edge_index) * (float('nan') if self.training else 1)"),
+        r"in training mode mine\d+:Net's output to be finite \(got nan at .*; look in its forward",
+    ),
     "infinity": (forward("return self.conv(x, edge_index) / 0"), r"\(got (inf|nan) at"),
     "weights that are NaN": (
         made("self.conv = GCNConv(in_channels, out_channels)", "nn.init.constant_(self.conv.bias, float('nan'))"),
@@ -137,9 +141,10 @@ WRONG = {  # the module, and what is said of it
     ),
     "a forward that cannot be told": (
         TOP + CLASS.replace(MADE, MADE + MADE.replace("conv", "other")).replace("x, edge_index):", "*args):"),
-        r"Net.forward to name its arguments",
+        r"Net.forward to name its arguments .*: name them there, as in forward\(self, x, edge_index\)",
     ),
     "no Python": (TOP + "class Net(nn.Module:\n    pass\n", r"imported \(got mine\d+\.py, line 7: SyntaxError: .*\)"),
+    "an unknown encoding": ("# coding: nonsense\n", r"\(got mine\d+\.py: SyntaxError: .*nonsense.*\); correct it"),
     "no indentation": (TOP + "class Net(nn.Module):\npass\n", r"mine\d+\.py, line 8: IndentationError"),
     "an import that fails": (TOP + "from torch import no_such_thing\n", r"mine\d+\.py, line 7: ImportError: cannot"),
     "a module that is absent": ("import no_such_module_at_all\n", r"\(got: No module named 'no_such_module_at_all'"),

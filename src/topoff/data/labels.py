@@ -76,8 +76,12 @@ def read_labels(nodes: Table, *, entry: dict[str, Any] | None = None, optional: 
 def read_split(nodes: Table, y: np.ndarray[Any, Any] | None) -> tuple[Arrays, list[str]]:
     """Return the masks of the column 'split', without the nodes that have no label, and notes; none without either.
 
-    Raises ValueError for an unknown string.
+    Raises ValueError for an unknown string, and for columns called like masks, which would be taken for features.
     """
+    masks = [name for name in MASKS if name in nodes.columns]
+    if masks:
+        remedy = "write train, val or test into one column 'split', and delete these"
+        refuse(f"{nodes.path} to say its split in the column 'split'", f"the columns {', '.join(masks)}", remedy)
     if y is None or "split" not in nodes.columns:
         return {}, []
     strings = pc.utf8_lower(_exact_strings(nodes.columns["split"]))

@@ -125,7 +125,8 @@ def fill(signature: Signature, batch: Data) -> Arguments:
         if parameter.name in required and key not in batch:
             raise ValueError(
                 f"Expected the graph to have '{key}', an argument of {name}.forward (got "
-                f"{', '.join(sorted(batch.keys()))}): add it to the Data or give call=lambda model, batch: ..."
+                f"{', '.join(sorted(batch.keys()))}): add it to the Data, give it a default there, or give "
+                f"call=lambda model, batch: ..."
             )
         waits = parameter.default is None and parameter.name not in unsupported
         mine = key not in GRAPH and (OWN.fullmatch(key) or LABELS.fullmatch(key))
@@ -182,7 +183,8 @@ def _refuse_wrapper(model: nn.Module, got: str) -> NoReturn:
     """Raise for a wrapper whose arguments cannot be told."""
     raise ValueError(
         f"Expected {type(model).__name__}.forward to name its arguments (got {got}): "
-        f"give call=lambda model, batch: model(batch.x, batch.edge_index)."
+        f"name them there, as in forward(self, x, edge_index), or give call=lambda model, batch: model(batch.x, "
+        f"batch.edge_index)."
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from topoff.machine.user_code import place_of, user_code
+from topoff.machine.user_code import place_of, told, user_code
 from topoff.models.decoupled import SGC, SIGN
 from topoff.models.networks import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, LinearGNN
 from topoff.models.stack import Network, Sized
@@ -150,6 +150,9 @@ def _import_module(module_name: str, *, name: str) -> ModuleType:
             place = place_of(missing)
             got = f"{missing}, in {place}" if place else f"{missing}"
             raise ValueError(f"Expected {expected} (got: {got}); run in its folder or install it.") from error
+        if isinstance(missing, SyntaxError) and place_of(missing) is None:  # NUL bytes, an unknown encoding
+            file = module_name.replace(".", os.sep) + ".py"
+            raise ValueError(f"Expected {expected} (got {file}: {told(missing)}); correct it there.") from error
         raise
     finally:
         if folder in sys.path:  # the module may have changed it

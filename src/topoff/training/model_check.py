@@ -96,6 +96,9 @@ def _check_learning(trial: nn.Module, run: Call, piece: Data, *, task: Task, nam
     with user_code(f"{name} to run {few}", remedy=REMEDY), torch.enable_grad(), restored(trial, training=True):
         out = run(trial, cloned(piece))
     _check_output(out, piece, task=task, name=f"{name} in training mode")
+    with user_code(f"{name} to run {few}", remedy=REMEDY), restored(trial, training=True):
+        mode = f"in training mode {name}"
+        refuse_not_finite(out, run=lambda given: run(trial, cloned(given)), piece=piece, model=trial, name=mode)
     if not out.requires_grad:
         raise ValueError(
             f"Expected the output of {name} to depend on its parameters (got one without a gradient); look for "

@@ -65,6 +65,13 @@ def test_split_words(tmp_path: Path, words: list[str]) -> None:
     assert masks == [[i == place for i in range(4)] for place in range(3)]
 
 
+@pytest.mark.parametrize("header", ["train_mask,val_mask", "split,train_mask", "test_mask,split"])
+def test_masks_are_no_features(tmp_path: Path, header: str) -> None:
+    masks = ", ".join(name for name in header.split(",") if name != "split")
+    with pytest.raises(ValueError, match=rf"its split in the column 'split' \(got the columns {masks}\); write train"):
+        read(tmp_path / "g", f"id,label,{header}\n0,a,1,1\n1,b,0,0\n", "source,target\n")
+
+
 def test_split_of_unlabeled_nodes_and_empty_split(tmp_path: Path) -> None:
     tables = read(tmp_path / "g", "id,f,split,label\n0,1,train,a\n1,2,train,\n2,3,test,b\n", "source,target\n")
     assert tables.arrays["train_mask"].tolist() == [True, False, False]
