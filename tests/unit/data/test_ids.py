@@ -35,7 +35,7 @@ IDS: dict[str, tuple[Any, list[Any], list[str]]] = {  # as in the file, as compa
     "formulas": (pa.array(["=1+1", "+x", "@y"]), ["=1+1", "+x", "@y"], ["=1+1", "+x", "@y"]),
     "digits": (pa.array(["007", "7", "1e5"]), ["007", "7", "1e5"], ["007", "7", "1e5"]),
     "floats": (pa.array([1.0, 2.0, 3.0]), [1, 2, 3], ["1", "2", "3"]),
-    "half floats": (pa.array([1.0, 2.0, 3.0], pa.float16()), [1, 2, 3], ["1", "2", "3"]),
+    "half floats": (pa.array(np.array([1.0, 2.0, 3.0], np.float16)), [1, 2, 3], ["1", "2", "3"]),
 }
 
 
