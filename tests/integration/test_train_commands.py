@@ -753,7 +753,10 @@ BAD_TRAINING = {
     "nothing": ("", r"Expected 'dataset' to be given \(got nothing\)"),
     "set": ("GRAPH --set hiden=3", r"Expected a known setting \(got 'hiden'\); did you mean 'hidden'"),
     "no pair": ("GRAPH --set lr", r"Expected --set to be key=value \(got 'lr'\)"),
-    "key": ("--config PLACE/unknown.toml", r"Expected a known setting in .*unknown\.toml \(got 'hiddn'\); did you mean 'hidden'"),
+    "key": (
+        "--config PLACE/unknown.toml",
+        r"Expected a known setting in .*unknown\.toml \(got 'hiddn'\); did you mean 'hidden'",
+    ),
     "no toml": ("--config PLACE/broken.toml", "Expected .*broken.toml to be TOML"),
     "nested": ("--config PLACE/nested.toml", r"Expected .*nested.toml to be flat \(got a table or list 'model'\)"),
     "config": ("--config gcn-corra", r"Expected a TOML file or .*\(got 'gcn-corra'\); did you mean 'gcn-cora'"),

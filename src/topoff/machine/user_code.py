@@ -30,8 +30,8 @@ LONG = 400  # characters of an error's own words
 def user_code(expected: str, *, remedy: str, anything: bool = True) -> Iterator[None]:
     """Turn what code of the user's raises inside `with`, `sys.exit` included, into one sentence.
 
-    Sentences of ours, lack of memory or disk and Ctrl-C stay what they are; where not `anything` inside is the user's code,
-    so does an error that passed no line of it.
+    Sentences of ours, lack of memory or disk and Ctrl-C stay what they are; where not `anything` inside is the user's
+    code, so does an error that passed no line of it.
 
     Raises:
         ValueError: what was expected, the user's file and line, and the error in its own words.
