@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topoff.cli.format import duration, percent
+from topoff.cli.format import duration, harmless, percent
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+    from rich.text import Text
     from torch_geometric.data import Data
 
     from topoff.tasks.task import Task
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a place to print; without markup, since a class or a folder may be called "[bold]"."""
+    """Return a place to print; without markup, since a class or a folder may be called "[bold]", or "\\x1b[2J"."""
     from rich.console import Console
 
-    return Console(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
+    class Harmless(Console):
+        """Print names of other people's files without what a terminal takes for commands."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            """Turn a string into text, control characters by number."""
+            return super().render_str(harmless(text, kept="\n\t"), **options)
+
+    return Harmless(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
 
 
 def working(what: str, *, quiet: bool) -> Status:
