@@ -83,12 +83,13 @@ def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: T
 def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
     """Print the scores of a finished run."""
     metric, peak = result["metric"], result["peak_rss_mb"]
+    peak = peak["mean"] if isinstance(peak, dict) else peak
     rows = {f"exact {split} {metric}": _spread(result[split], metric=metric) for split in SPLITS} | {
         "fidelity of the batches": _spread(result["fidelity"]),
         "pre-processing": _time(result["preprocess_seconds"]),
         "per epoch, refresh included": _time(result["epoch_seconds"]),
         "total, evaluation included": _time(result["seconds"]),
-        "peak memory": readable((peak["mean"] if isinstance(peak, dict) else peak) * 2**20),
+        "peak memory": "-" if peak is None else readable(peak * 2**20),
         "parameters": f"{result['parameters']:,}",
     }
     if "seeds" in result:
@@ -105,4 +106,5 @@ def _spread(value: Any, *, metric: str = "accuracy") -> str:
 
 
 def _time(value: Any) -> str:
-    return duration(value["mean"] if isinstance(value, dict) else value)
+    seconds = value["mean"] if isinstance(value, dict) else value
+    return "-" if seconds is None else duration(seconds)
