@@ -494,3 +494,14 @@ def test_what_files_of_a_run_say_is_checked(command: Command, place: Path, name:
         assert done.err.count("\n") == 1
         assert "unexpected" not in done.err
     assert not Path("p.csv").exists()
+
+
+def test_a_result_that_is_none_is_refused_and_written_again(command: Command, place: Path) -> None:
+    path = Path("run/result.json")
+    whole = json.loads(path.read_text())
+    path.write_text("{}")
+    said = command("train", "--resume", "run", "--quiet", code=2).err
+    assert said.startswith("topoff: Expected run/result.json to hold the result of a run (got no 'metric'); remove it")
+    path.unlink()
+    command("train", "--resume", "run", "--quiet")
+    assert json.loads(path.read_text())["test"] == whole["test"]

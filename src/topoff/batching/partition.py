@@ -57,7 +57,7 @@ def partition(
         num_nodes: number of nodes n.
         parts: number of parts, 1 to n.
         method: "kaminpar" (fast preset), "metis", or "random" (uniform, sizes within 1, edges ignored).
-        edge_weight: (E,) finite and non-negative.
+        edge_weight: (E,) finite; its absolute values count, since a negative weight joins two nodes, too.
         seed: non-negative seed of the partitioner.
         progress: receives a line of text before each stage.
         cache: folder that keeps the parts between runs, in a file named by a hash of everything they depend on: the
@@ -78,7 +78,7 @@ def partition(
             f"ask for at most {num_nodes} parts."
         )
     announce = progress or (lambda message: None)
-    weight = None if edge_weight is None else edge_weight.detach().cpu().double().numpy()  # numpy has no bfloat16
+    weight = None if edge_weight is None else edge_weight.detach().cpu().double().abs().numpy()  # not bfloat16
     edges = edge_index.detach().cpu().numpy()
 
     def build() -> Arrays:
@@ -155,11 +155,11 @@ def _check_graph(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | No
             f"Expected 'edge_weight' to have shape ({edges},), one per edge (got {tuple(edge_weight.shape)}); "
             "give every edge one weight, or leave the weights out."
         )
-    bad = int((~(torch.isfinite(edge_weight) & (edge_weight >= 0))).sum())
+    bad = int((~torch.isfinite(edge_weight)).sum())
     if bad:
         raise ValueError(
-            f"Expected 'edge_weight' to be finite and non-negative for a partition (got {bad} that are not); "
-            "pass edge_weight.abs(), leave the weights out, or use random batches (--batches random)."
+            f"Expected 'edge_weight' to be finite for a partition (got {bad} that are not); correct them, or leave the "
+            "weights out."
         )
 
 

@@ -9,8 +9,17 @@ def one_line(text: str) -> str:
     >>> one_line("two  blanks and" + chr(10) + "  a line" + chr(27) + "[2J")
     'two  blanks and a line\\\\x1b[2J'
     """
-    line = " ".join(line.strip() for line in text.splitlines() if line.strip())
-    return "".join(f"\\x{ord(one):02x}" if ord(one) < 32 or 127 <= ord(one) < 160 else one for one in line)
+    return harmless(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def harmless(text: str, *, kept: str = "") -> str:
+    """Write control characters by number, but for those that are `kept`: a terminal would take them for commands.
+
+    >>> harmless("a" + chr(27) + "[2J" + chr(10), kept=chr(10))
+    'a\\\\x1b[2J\\n'
+    """
+    controls = {one for one in text if ord(one) < 32 or 127 <= ord(one) < 160} - set(kept)
+    return "".join(f"\\x{ord(one):02x}" if one in controls else one for one in text)
 
 
 def duration(seconds: float) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topoff.cli.format import duration, percent
+from topoff.cli.format import duration, harmless, percent
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+    from rich.text import Text
     from torch_geometric.data import Data
 
     from topoff.tasks.task import Task
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a place to print; without markup, since a class or a folder may be called "[bold]"."""
+    """Return a place to print; without markup, since a class or a folder may be called "[bold]", or "\\x1b[2J"."""
     from rich.console import Console
 
-    return Console(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
+    class Harmless(Console):
+        """Print names of other people's files without what a terminal takes for commands."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            """Turn a string into text, control characters by number."""
+            return super().render_str(harmless(text, kept="\n\t"), **options)
+
+    return Harmless(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
 
 
 def working(what: str, *, quiet: bool) -> Status:
@@ -75,12 +83,13 @@ def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: T
 def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
     """Print the scores of a finished run."""
     metric, peak = result["metric"], result["peak_rss_mb"]
+    peak = peak["mean"] if isinstance(peak, dict) else peak
     rows = {f"exact {split} {metric}": _spread(result[split], metric=metric) for split in SPLITS} | {
         "fidelity of the batches": _spread(result["fidelity"]),
         "pre-processing": _time(result["preprocess_seconds"]),
         "per epoch, refresh included": _time(result["epoch_seconds"]),
         "total, evaluation included": _time(result["seconds"]),
-        "peak memory": readable((peak["mean"] if isinstance(peak, dict) else peak) * 2**20),
+        "peak memory": "-" if peak is None else readable(peak * 2**20),
         "parameters": f"{result['parameters']:,}",
     }
     if "seeds" in result:
@@ -97,4 +106,5 @@ def _spread(value: Any, *, metric: str = "accuracy") -> str:
 
 
 def _time(value: Any) -> str:
-    return duration(value["mean"] if isinstance(value, dict) else value)
+    seconds = value["mean"] if isinstance(value, dict) else value
+    return "-" if seconds is None else duration(seconds)

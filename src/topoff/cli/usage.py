@@ -64,6 +64,8 @@ def usage_sentence(error: Any, words: Sequence[str]) -> str:
         return f"Expected a verb of {verb} (got '{word}'); {_near(word, verbs) or remedy}"
     if text.startswith("Missing "):
         return f"Expected {text.removeprefix('Missing ')} to be given (got nothing); {remedy}"
+    if "extra argument" in text:  # click calls it unexpected, which is our word for a bug
+        return f"Expected no further argument of {verb} (got {text.partition('(s) (')[2].rstrip(')')}); {remedy}"
     wish = text.partition("Input should be ")[2]
     if wish and getattr(error, "param", None) is not None:
         names = [name for name in error.param.opts if name.startswith("--")]

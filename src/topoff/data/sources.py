@@ -111,9 +111,17 @@ def read_graph(source: Source, *, labels: bool = True, trust: bool = False) -> A
     remedy = (
         "give the path of an .npz file or of a folder that holds a graph.npz, or the tables nodes.csv and edges.csv"
     )
+    if others := _other_tables(source.path):
+        remedy = f"what is in {others} must be called nodes.csv and edges.csv, with commas, or .parquet"
     if (name := known_name(source.path.name)) and (source.path / "raw").is_dir():
         remedy = f"for the dataset {name} with its raw files there, write {PREFIX}{name} and its folder as root"
     raise FileNotFoundError(f"Expected a graph in {file} (got no such file{_seen_from(file)}); {remedy}.")
+
+
+def _other_tables(folder: Path) -> str:
+    """Name the files of a folder that may be meant as its tables, and are of another kind."""
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join(name for name in found if name.lower().partition(".")[0] in ("nodes", "edges"))
 
 
 def known_name(source: str | Path) -> str | None:

@@ -77,7 +77,10 @@ class Task:
 
     def score(self, out: Tensor, y: Tensor, *, masks: Mapping[str, Tensor]) -> dict[str, float]:
         """Score outputs on pooled predictions, per mask; NaN for an empty one."""
-        return score(self.predictions(out), y, masks=masks, metric=self.metric)
+        found = self.predictions(out)
+        if self.kind == "classes" and self.outputs == 1:  # of the one class, not the logit of the second of two
+            found = F.pad(found.reshape(-1, 1), (0, 1), value=-math.inf)
+        return score(found, y, masks=masks, metric=self.metric)
 
     def better(self, new: float, old: float | None) -> bool:
         """Whether a score is better than another; any is better than none."""

@@ -87,7 +87,7 @@ class Config:
     model: Annotated[
         str, "gcn, gcnii, gcnii-jk, sage, gat, pna, cluster-gcn, sgc, sign, linear, or your own as module:Class."
     ] = "gcn"
-    layers: Annotated[Positive, "Number of convs."] = 3
+    layers: Annotated[Annotated[int, Ge(1), Le(1000)], "Number of convs."] = 3
     hidden: Annotated[Positive, "Width of the hidden layers (gat: of one head)."] = 128
     dropout: Annotated[Rate, "Dropout after each hidden layer."] = 0.2
     input_dropout: Annotated[Rate, "Dropout of the features."] = 0.0

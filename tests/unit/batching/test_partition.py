@@ -186,10 +186,17 @@ def test_weights_of_a_wrong_shape() -> None:
         partition(SQUARE, 4, parts=2, edge_weight=torch.ones(4, 1))
 
 
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_weights_that_no_partition_can_use(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"finite and non-negative for a partition \(got 1 that are not\).*abs\(\)"):
+    with pytest.raises(ValueError, match=r"finite for a partition \(got 1 that are not\); correct them"):
         partition(SQUARE, 4, parts=2, edge_weight=torch.tensor([1.0, bad, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("method", ["kaminpar", "metis"])
+def test_negative_weights_join_nodes_as_their_absolute_values_do(method: str) -> None:
+    weight = torch.tensor([-9.0, 1.0, 9.0, -1.0])
+    found = partition(SQUARE, 4, parts=2, edge_weight=weight, method=method)
+    assert found.tolist() == partition(SQUARE, 4, parts=2, edge_weight=weight.abs(), method=method).tolist()
 
 
 # with a cache

@@ -125,3 +125,10 @@ def test_a_relative_path_says_where_it_was_looked_up(tmp_path: Path, monkeypatch
     for source in ("name:zzz", "name:", "", " ", "\0", "x" * 5000):
         with pytest.raises(ValueError, match="which is none of them"):
             load(source)
+
+
+@pytest.mark.parametrize("name", ["nodes.tsv", "Nodes.CSV", "nodes.csv.gz", "edges.xlsx"])
+def test_tables_of_another_kind_are_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("id\n")
+    with pytest.raises(FileNotFoundError, match=rf"{name} must be called nodes.csv and edges.csv, with commas"):
+        load(tmp_path)

@@ -54,6 +54,14 @@ def test_another_metric_may_be_named(y: Tensor, metric: str) -> None:
     assert task(y, metric=metric).metric == metric
 
 
+def test_the_one_class_that_there_is_is_always_right() -> None:
+    y, everywhere = torch.zeros(3, dtype=torch.long), torch.ones(3, dtype=torch.bool)
+    with pytest.warns(UserWarning, match="one class only"):
+        one = task_of(y, train_mask=everywhere)
+    out = torch.tensor([[-2.0], [0.0], [2.0]])
+    assert one.score(out, y, masks={"test": everywhere}) == {"test": 1.0}
+
+
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ValueError, match=r"metric to be 'auto' or one of accuracy, .* \(got 'auc'\)"):
         task(CLASSES, metric="auc")

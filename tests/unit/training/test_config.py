@@ -162,7 +162,7 @@ def test_an_unknown_file_is_refused_with_the_nearest_name() -> None:
         ("lr: 0.1", r"own.toml to be TOML, one 'key = value' per line \(got .*line 1.*\)"),
         ("[model]\nlayers = 3", r"own.toml to be flat \(got a table or list 'model'\); write 'key = value' lines"),
         ("hidden = [8, 8]", r"own.toml to be flat \(got a table or list 'hidden'\)"),
-        ("hiden = 8", r"a known setting \(got 'hiden'\); did you mean 'hidden'\?"),
+        ("hiden = 8", r"a known setting in .* \(got 'hiden'\); did you mean 'hidden'\?"),
     ],
 )
 def test_a_file_that_is_no_flat_toml_is_refused(tmp_path: Path, text: str, expected: str) -> None:
