@@ -25,6 +25,7 @@ from topoff.cli.flags import (
 from topoff.machine.lock import locked
 from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config
 from topoff.training.new_run import has_trained, new_run, put_back
+from topoff.training.records import Result
 from topoff.training.run_folder import RunFolder
 from topoff.training.trust import is_foreign, refuse_foreign
 
@@ -169,7 +170,7 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
                     train_seed(config, folder, listener=display, trust=trust)
             except KeyboardInterrupt as stop:
                 raise KeyboardInterrupt(again if has_trained(top) else "") from stop
-    results = [folder.result() for folder, _ in folders]
+    results = [_result(folder) for folder, _ in folders]
     result = results[0].json()
     if len(results) > 1:
         result = summarize(results, command=RunFolder(top).settings().command).json()
@@ -179,3 +180,18 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
         typer.echo(json.dumps(result))
     else:
         print_result(result, top, page)
+
+
+def _result(folder: RunFolder) -> Result:
+    """Read the result of a seed that has finished, now or earlier.
+
+    Raises:
+        ValueError: the file holds none.
+    """
+    found = folder.result()
+    if not found.metric:
+        raise ValueError(
+            f"Expected {folder.path / 'result.json'} to hold the result of a run (got no 'metric'); remove it, and "
+            "resume the run to write it again."
+        )
+    return found

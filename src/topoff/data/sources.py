@@ -121,7 +121,10 @@ def read_graph(source: Source, *, labels: bool = True, trust: bool = False) -> A
 def _other_tables(folder: Path) -> str:
     """Name the files of a folder that may be meant as its tables, and are of another kind."""
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join(name for name in found if name.lower().partition(".")[0] in ("nodes", "edges"))
+    right = [f"{table}.{ending}" for table in ("nodes", "edges") for ending in ("csv", "parquet")]
+    return ", ".join(
+        name for name in found if name.lower().partition(".")[0] in ("nodes", "edges") and name not in right
+    )
 
 
 def known_name(source: str | Path) -> str | None:

@@ -15,7 +15,7 @@ from topoff.training.run_folder import RunFolder
 NUMBER = (int, float)
 MEASURED = "measured.json"  # of a run: its gradient error, and the load of the machine
 # Else nothing could be compared:
-SHARED = ("dataset", "root", "split", "row_normalize", "metric", "seed", "method", "model", "epochs")
+SHARED = ("dataset", "root", "split", "row_normalize", "metric", "seed", "method", "epochs")
 
 
 @dataclass(frozen=True)
