@@ -62,7 +62,7 @@ def write_npz(graph: Drawn, path: Path) -> Path:
     """Write the graph as an .npz file."""
     parts: dict[str, Any] = {"x": graph.x, "edge_index": graph.edges, "y": graph.y, "edge_weight": graph.weight}
     parts |= {"node_ids": graph.ids, "class_names": None if graph.names is None else np.array(graph.names)}
-    np.savez(path, allow_pickle=False, **{name: value for name, value in parts.items() if value is not None})
+    np.savez(path, **{name: value for name, value in parts.items() if value is not None})
     return path
 
 

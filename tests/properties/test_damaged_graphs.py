@@ -44,14 +44,14 @@ def strange_arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 def test_npz_members(members: dict[str, np.ndarray[Any, Any]], without: list[str]) -> None:
     kept = {name: value for name, value in arrays(vocab=None).items() if name not in without}
     with new_folder() as folder:
-        np.savez(folder / "g.npz", allow_pickle=False, **kept | members)
+        np.savez(folder / "g.npz", **kept | members)
         outcome_of("info", "g.npz", "--json", kind="arrays in an .npz file", beside=folder)
 
 
 @cache
 def _whole_npz() -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays(vocab=None))
+    np.savez(buffer, **arrays(vocab=None))
     return buffer.getvalue()
 
 

@@ -80,4 +80,4 @@ def _write_npz(table: dict[str, Any], ids: Any, file: BinaryIO) -> None:
     arrays = {"node": ids, "prediction": np.array(table["prediction"])}
     if shares:
         arrays |= {"probability": np.stack([*shares.values()], axis=1), "class_names": np.array([*shares])}
-    np.savez_compressed(file, allow_pickle=False, **arrays)
+    np.savez_compressed(file, **arrays)  # numbers and strings: nothing is pickled
