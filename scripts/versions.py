@@ -25,13 +25,13 @@ from typing import Any
 from reliability import ROOT, read, record
 
 CHOICE = (
-    "tests/unit",
-    *(f"tests/integration/test_{name}.py" for name in ("commands", "train_commands", "resume", "kills", "disks")),
+    *(f"tests/unit/{name}" for name in ("cli", "data", "machine", "models", "report", "tasks", "training")),
+    *(f"tests/integration/test_{name}.py" for name in ("disks", "graph_commands", "kills", "own_models")),
     *(f"tests/laws/test_law_{name}.py" for name in ("exact_inference", "whole_graph", "no_trace", "torch_compile")),
 )
 ELSEWHERE = "test_documents.py"  # says whether the documents are right, which other versions cannot change
 
-QUIET = ("-W", "ignore::DeprecationWarning")  # what other versions say of each other
+QUIET = ("-W", "ignore::DeprecationWarning", "-W", "ignore:Guards may run slower")  # what they say of each other
 
 
 def packages() -> dict[str, str]:

@@ -99,7 +99,7 @@ WRONG = {  # the module, and what is said of it
     "a forward that is stopped": (forward("raise KeyboardInterrupt()"), IN_FORWARD + "KeyboardInterrupt"),
     "a forward deep inside": (
         forward("return self.conv(x[:, :1], edge_index)"),
-        IN_FORWARD + r"RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+        IN_FORWARD + r"RuntimeError: (mm: )?mat1 and mat2 shapes cannot be multiplied",
     ),
     "no forward": (TOP + CLASS.partition("    def forward")[0], r"forward"),
     "one dimension": (forward("return self.conv(x, edge_index)[:, 0]"), r"\(got \(\d+,\)\); return a row for every"),
