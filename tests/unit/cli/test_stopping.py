@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -20,6 +21,14 @@ class Stoppable:
     """Be a training that can be asked to stop."""
 
     stop = False
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """Hear of a terminal that is gone, also under `nohup make test`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
