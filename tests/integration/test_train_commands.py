@@ -905,7 +905,7 @@ FAILURES = {
     "full disk": (
         OSError(errno.ENOSPC, "No space left on device"),
         1,
-        r".*No space left on device; nothing .* is lost\.",
+        r"The system refuses the output: no space left on device; nothing .* is lost: make room .*\.",
     ),
     "read-only": (
         OSError(errno.EROFS, "Read-only file system", "there"),

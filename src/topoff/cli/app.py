@@ -147,7 +147,9 @@ def _sentence(error: Exception) -> tuple[str, int]:
         came = f"{told(error)}; {readable(free_memory() or 0)} are free"
         return f"Expected enough memory (got {came}); choose smaller batches (--ratio), --hidden or --layers.", 2
     if isinstance(error, OSError):
-        return f"{error}; nothing that was saved is lost.", 1
+        place, reason = error.filename or "the output", str(error.strerror or error).lower()
+        remedy = "nothing that was saved is lost: make room or choose another disk, then run it again (train: --resume)"
+        return f"The system refuses {place}: {reason}; {remedy}.", 1
     return f"{type(error).__name__}: {error} (unexpected; --debug shows where).", 1
 
 

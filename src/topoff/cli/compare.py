@@ -22,13 +22,15 @@ from topoff.cli.flags import (
     Seeds,
     Trust,
     command,
+    given_settings,
+    named_model,
     new_folder,
     quoted,
     refuse_two_seeds,
 )
 from topoff.machine.lock import locked
 from topoff.machine.places import remove_content, without_empty_parents
-from topoff.training.config import Config, make_config, parse_seeds, parse_settings, read_config, write_toml
+from topoff.training.config import Config, make_config, parse_seeds, parse_settings, write_toml
 from topoff.training.trust import refuse_foreign
 
 if TYPE_CHECKING:
@@ -91,15 +93,9 @@ def compare(
     names = parse_methods(methods)
     shared, own = split_settings(parse_settings(setting or []), names)
     refuse_two_seeds(seeds, settings, shared)
-    given = [
-        read_config(config) if config is not None else {},
-        {"dataset": dataset} if dataset is not None else {},
-        settings,
-        shared,
-    ]
+    given = given_settings(config, dataset, settings, shared)
     base = make_config(*given)
-    said = [layer["model"] for layer in given[2:] if layer.get("model") is not None]  # by the user, not by a file
-    refuse_foreign(base.model, origin=config, named=said[-1] if said else None, trust=trust, command=command())
+    refuse_foreign(base.model, origin=config, named=named_model(given), trust=trust, command=command())
     if target is not None and base.metric in METRICS:
         check_target(target, metric=base.metric)
     top = out or new_folder(base.dataset, base.model, kind="compare")

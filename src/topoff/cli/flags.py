@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from topoff.training.config import FIELDS, LARGEST_SEED, Config
+from topoff.training.config import FIELDS, LARGEST_SEED, Config, read_config
 from topoff.training.run_folder import RunFolder
 from topoff.training.trust import refuse_foreign
 
@@ -101,6 +101,29 @@ def new_folder(dataset: str, *words: str, kind: str = "") -> Path:
     """Name the folder of a run, or of something of another kind, by its graph, some words and the time."""
     parts = kind, Path(dataset).stem or dataset, *words, datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") for part in parts if part)
+
+
+def given_settings(
+    config: str | None, dataset: str | None, flags: dict[str, Any], pairs: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the layers of settings, the weakest first: of a file, the graph, the flags, and --set."""
+    return [
+        {} if config is None else read_config(config),
+        {} if dataset is None else {"dataset": dataset},
+        flags,
+        pairs,
+    ]
+
+
+def named_model(given: list[dict[str, Any]]) -> str | None:
+    """Return the model that the user names, by a flag or by --set; one that a file names is not it.
+
+    >>> named_model([{"model": "evil:Net"}, {}, {}, {}]), named_model([{}, {}, {"model": "my:Net"}, {}])
+    (None, 'my:Net')
+    """
+    *_, flags, pairs = given
+    named: str | None = pairs.get("model", flags.get("model"))
+    return named
 
 
 def refuse_two_seeds(seeds: str | None, *given: Mapping[str, object]) -> None:

@@ -18,12 +18,14 @@ from topoff.cli.flags import (
     Seeds,
     Trust,
     command,
+    given_settings,
+    named_model,
     new_folder,
     quoted,
     refuse_two_seeds,
 )
 from topoff.machine.lock import locked
-from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings, read_config
+from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings
 from topoff.training.new_run import has_trained, new_run, put_back
 from topoff.training.records import Result
 from topoff.training.run_folder import RunFolder
@@ -58,10 +60,8 @@ def train(
     **settings: Any,
 ) -> None:
     """Train a model in mini-batches that behave like the whole graph; score it exactly, and write a report."""
-    file, named = {} if config is None else read_config(config), {} if dataset is None else {"dataset": dataset}
-    given = [file, named, settings, parse_settings(setting or [])]
-    said = [layer["model"] for layer in given[2:] if layer.get("model") is not None]  # by the user, not by a file
-    allowed: dict[str, Any] = {"named": said[-1] if said else None, "trust": trust, "command": command()}
+    given = given_settings(config, dataset, settings, parse_settings(setting or []))
+    allowed: dict[str, Any] = {"named": named_model(given), "trust": trust, "command": command()}
     refuse_two_seeds(seeds, *given[2:])
     if resume is not None:
         folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds, "--overwrite": overwrite or None})

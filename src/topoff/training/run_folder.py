@@ -23,9 +23,7 @@ from typing import Any
 from topoff.machine.files import is_draft, replacing
 from topoff.machine.json_objects import checksum, parse_object, plain
 from topoff.machine.lock import HOLDER, LOCK
-from topoff.training.checkpoints import CHECKPOINT as CHECKPOINT
-from topoff.training.checkpoints import Checkpoint as Checkpoint
-from topoff.training.checkpoints import Weights, load_checkpoint, save_checkpoint, trained_weights
+from topoff.training.checkpoints import Checkpoint, Weights, load_checkpoint, save_checkpoint
 from topoff.training.config import FIELDS, Config, make_config
 from topoff.training.records import Epoch, Result
 from topoff.training.toml import parse_toml
@@ -193,13 +191,13 @@ class RunFolder:
     def keep_metrics(self, epochs: int, *, mark: str | None = None) -> None:
         """Drop the lines after some epochs: they are about to be written again.
 
-        `mark` is what `mark_of` said of the file then; a file that has changed since is kept with a warning.
+        `mark` is what `mark_of` said of the file then; of one that has changed since a warning tells.
         """
         path = self.path / "metrics.jsonl"
         if mark is not None and not has_mark(path, mark):
             warnings.warn(
-                f"{path} is not as the checkpoint left it; its lines are kept as they are. The weights do not depend "
-                "on it.",
+                f"{path} is not as the checkpoint left it: the curves of the report may be wrong; the weights do not "
+                "depend on it.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -212,10 +210,6 @@ class RunFolder:
         from topoff.training.sealed import sealed
 
         self.write("model.safetensors", sealed(weights, metadata))
-
-    def load_model(self) -> Weights:
-        """Read the weights; where training has not finished, the best ones of its checkpoint."""
-        return trained_weights(self.path)[0]
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint in one step, so that there is always a whole one, and keep the one before."""

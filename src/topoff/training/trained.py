@@ -151,8 +151,7 @@ def graph_of(
     config: Config, *, encoding: dict[str, Any] | None = None, labels: bool = True, trust: bool = False
 ) -> Data:
     """Load the graph that settings name, with the features that they ask for; with `trust`, its files may run code."""
-    place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed}
-    place |= {"trust": True} if trust else {}
+    place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed, "trust": trust}
     data = load(config.dataset, **place, encoding=encoding, labels=labels)
     return row_normalized(data) if config.row_normalize else data
 

@@ -23,10 +23,11 @@ from topoff.methods.top import Top
 from topoff.models.by_name import make_model
 from topoff.tasks.task import Task
 from topoff.training.build import device_of, learning_rate, make_optimizer, make_setup
+from topoff.training.checkpoints import CHECKPOINT
 from topoff.training.config import Config, make_config
 from topoff.training.loop import Listener, Training
 from topoff.training.records import Epoch
-from topoff.training.run_folder import CHECKPOINT, RunFolder
+from topoff.training.run_folder import RunFolder
 from topoff.training.state import generator_state, set_generator_state, versions
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")

@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from topoff.training.checkpoints import CHECKPOINT, Checkpoint, trained_weights
 from topoff.training.config import make_config
 from topoff.training.new_run import new_run
 from topoff.training.records import Epoch
-from topoff.training.run_folder import CHECKPOINT, Checkpoint, Metrics, RunFolder, Settings
+from topoff.training.run_folder import Metrics, RunFolder, Settings
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_a_model_is_saved_as_its_own_state_dict(folder: RunFolder) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     model[0].weight.data = model[0].weight.data.t().contiguous().t()  # not contiguous
     folder.save_model(model.state_dict())
-    loaded = folder.load_model()
+    loaded = trained_weights(folder.path)[0]
     assert list(loaded) == sorted(model.state_dict())
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
     assert set(load_file(folder.path / "model.safetensors")) == set(model.state_dict())  # any other reader's too
@@ -168,7 +169,7 @@ def test_tied_weights_are_saved_twice(folder: RunFolder) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     folder.save_model(model.state_dict())
-    loaded = folder.load_model()
+    loaded = trained_weights(folder.path)[0]
     assert torch.equal(loaded["0.weight"], model[0].weight)
     assert torch.equal(loaded["1.weight"], model[0].weight)
     model.load_state_dict(loaded)
@@ -178,17 +179,17 @@ def test_tied_weights_are_saved_twice(folder: RunFolder) -> None:
 def test_the_model_of_an_unfinished_run_is_the_best_of_its_checkpoint(folder: RunFolder) -> None:
     last, best = {"w": torch.zeros(1)}, {"w": torch.ones(1)}
     folder.save(Checkpoint({}, {"model": last}))
-    assert folder.load_model()["w"] == 0
+    assert trained_weights(folder.path)[0]["w"] == 0
     folder.save(Checkpoint({}, {"model": last, "best": best}))
-    assert folder.load_model()["w"] == 1
+    assert trained_weights(folder.path)[0]["w"] == 1
     folder.save_model({"w": torch.full((1,), 2.0)})
-    assert folder.load_model()["w"] == 2
+    assert trained_weights(folder.path)[0]["w"] == 2
 
 
 def test_nothing_trained_says_how_to_go_on(folder: RunFolder) -> None:
     expected = r"a trained model in .* \(got no model.safetensors and no checkpoint\); resume it with topoff train"
     with pytest.raises(FileNotFoundError, match=expected):
-        folder.load_model()
+        trained_weights(folder.path)[0]
 
 
 def test_a_checkpoint_is_read_back_to_the_bit(folder: RunFolder) -> None:
@@ -239,7 +240,7 @@ def test_a_checkpoint_without_state_is_one_sentence(
 def test_a_damaged_model_is_one_sentence(folder: RunFolder) -> None:
     (folder.path / "model.safetensors").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"model.safetensors to be a whole safetensors file \(got .*\); train again"):
-        folder.load_model()
+        trained_weights(folder.path)[0]
 
 
 # what breaks in between
