@@ -16,6 +16,7 @@ from topoff.data.load import Names
 from topoff.machine.memory import machine
 from topoff.report.read import read_run
 from topoff.training.build import make_setup
+from topoff.training.checkpoints import trained_weights
 from topoff.training.config import make_config
 from topoff.training.loop import Training
 from topoff.training.records import Spread, summarize
@@ -86,7 +87,7 @@ def test_the_model_keeps_its_last_weights(tmp_path: Path) -> None:
     last = {name: value.clone() for name, value in training.model.state_dict().items()}
     result = write_result(training, command="topoff train graph")
     assert (result.best_epoch or 0) < 6
-    saved = training.folder.load_model()
+    saved = trained_weights(training.folder.path)[0]
     assert all(torch.equal(value, last[name]) for name, value in training.model.state_dict().items())
     assert not all(torch.equal(value, last[name]) for name, value in saved.items())  # the best ones
     assert training.folder.result() == result
