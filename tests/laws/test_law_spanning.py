@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, Compensator, Loader, NodeSets, compensating
 from topoff.compensation.embeddings import embed, reinitialized
-from topoff.compensation.estimator import Compensation
+from topoff.compensation.factors import Compensation
 from topoff.forward.call import evaluating
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, structure_of
@@ -34,7 +34,7 @@ def conv_inputs(model: nn.Module, graph: Graph, plan: Plan) -> list[Tensor]:
     """Return the true (n, d) rows that each conv reads, raw features apart."""
     found: list[Tensor] = []
     whole = [graph.induced(torch.arange(graph.num_nodes))]
-    embed(model, graph, whole, plan=plan, collect=lambda conv, hop, rows: found.append(rows))
+    embed(model, graph, whole, plan=plan, collect=lambda place, rows: found.append(rows))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -16,16 +16,16 @@ from torch_geometric.data import Data
 from topoff.compensation.certificate import Residual
 from topoff.compensation.embeddings import embed, random_network, unreset_parameter
 from topoff.compensation.loader import Loader
+from topoff.compensation.principal import Principal
 from topoff.compensation.refresh import Refreshing
 from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, evaluating, plain
-from topoff.forward.convs import Conv
-from topoff.forward.exact import exact
+from topoff.forward.exact import Remember, exact
 from topoff.forward.fingerprint import described, fingerprint
-from topoff.forward.intercept import Collect
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
+WORK = 0.6  # of a refresh, relative to a step on the same rows (measured: 0.4 to 0.8)
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
 
 
@@ -39,6 +39,7 @@ class Basis:
         tolerance: a certificate above this warns.
         seed: of random initialisations.
         held_out: whether one may be drawn for the first certificate.
+        offset: compensate what has changed since the last fit alone (see `factors`).
         call: how to call the model on a batch, where names do not suffice.
 
     >>> import torch
@@ -67,11 +68,12 @@ class Basis:
         tolerance: float = 0.5,
         seed: int = 0,
         held_out: bool = True,
+        offset: bool = False,
         call: Call | None = None,
     ) -> None:
         assert loader.compensator is not None
         self.model, self.loader, self.compensator, self.refreshing = model, loader, loader.compensator, refreshing
-        self.tolerance, self.seed, self.held_out, self.call = tolerance, seed, held_out, call
+        self.tolerance, self.seed, self.held_out, self.offset, self.call = tolerance, seed, held_out, offset, call
         self.first = True  # it was never refreshed
         self.checks = 0  # against the plain forward
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
@@ -79,52 +81,72 @@ class Basis:
     def fit(self, networks: Sequence[nn.Module], *, cache: bool = False) -> None:
         """Estimate every batch's compensation from the embeddings of some networks (Algorithm 1).
 
-        With `cache` it is kept on disk, unless the batches change or a `call` has a meaning that no name can hold.
+        With `cache` it is kept on disk, unless the batches change, it has offsets, which are as large as a layer of
+        the model, or a `call` has a meaning that no name can hold.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
+        self.refreshing.begin(price=self._price())
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
-        if cache and self.compensator.rank and fixed and self.call is None:
+        if cache and self.compensator.rank and fixed and not self.offset and self.call is None:
             key = f"compensation-{self._fingerprint(networks)}"
             self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:
             self._fit(networks)
 
     def _fit(self, networks: Sequence[nn.Module]) -> Loader:
-        principal = self.compensator.start(self.loader.graph, self.loader.plan)
-        for done, network in enumerate(networks if self.compensator.rank else ()):
+        principal, exact = self.compensator.start(self.loader.graph, self.loader.plan), dict[str, Tensor]()
+        for done, network in enumerate(networks if self.compensates else ()):
             self.loader.tell("basic embeddings", done, len(networks))
-            self.embed(network, _to(principal.add), current=done == 0)
+            keep = [exact.__setitem__] if self.offset and done == 0 else []
+            self.embed(network, _to(_added(principal), *keep), current=done == 0)
         self.compensator.finish(principal)
-        self.loader.compensate()
+        self.loader.compensate(exact)
         return self.loader
+
+    @property
+    def compensates(self) -> bool:
+        """Whether anything is to be compensated."""
+        return self.offset or self.compensator.rank != 0
+
+    def _price(self) -> float:
+        """Estimate what a refresh costs, in epochs: the rows of the graph against those that an epoch trains on.
+
+        By counting, for seconds would make a run another one on every machine.
+        """
+        batches = self.loader.batches()
+        trained = sum(len(each.n_id) for each in batches if "train_mask" not in each or bool(each.train_mask.any()))
+        return WORK * self.loader.graph.num_nodes / max(1, trained)
 
     def due(self) -> bool:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
-        kept = self.compensator.rank_ > 0 or (self.compensator.rank != 0 and self.loader.plan.normalizes)
+        kept = self.compensator.rank_ > 0 or self.offset or (self.compensates and self.loader.plan.normalizes)
         return kept and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
 
     def refresh(self) -> Any:
         """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out)."""
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
-        if not self.compensator.rank_:
+        if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
         residual, principal = self.loader.residual(), self.compensator.start(self.loader.graph, self.loader.plan)
-        out = self.embed(self.model, _to(residual.add, principal.add), current=True)
+        exact: dict[str, Tensor] = {}
+        keep = [exact.__setitem__] if self.offset else []
+        out = self.embed(self.model, _to(residual.add, _added(principal), *keep), current=True)
         self.refreshing.observe(self._take(residual))
+        del residual  # it holds the old compensations
         self.compensator.finish(principal)
-        self.loader.compensate()
+        self.loader.compensate(exact)
         return out
 
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
-        if not self.compensator.rank_:  # nothing is compensated, or nothing needs to be
+        if not self.compensator.rank_:  # nothing is compensated but by offsets, or nothing needs to be
             missed = 1.0 if self.compensator.rank == 0 else 0.0
             self._certificates = missed, [missed] * len(self.loader.batches())
             return missed
         if network is None:
             random = self.held_out and unreset_parameter(self.model) is None
             network = random_network(self.model, 0, seed=self.seed) if random else self.model
-        residual = self.loader.residual()
+        residual = self.loader.residual(offsets=False)  # which belong to other weights
         self.embed(network, _to(residual.add))
         return self._take(residual)
 
@@ -155,7 +177,7 @@ class Basis:
         loader = self.loader
         return exact(self.model, loader.graph, self._pieces(), plan=loader.plan, call=self.call)
 
-    def embed(self, network: nn.Module, collect: Collect, *, current: bool = False) -> Any:
+    def embed(self, network: nn.Module, collect: Remember, *, current: bool = False) -> Any:
         """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out).
 
         Of the `current` weights, norms over all nodes remember what they see.
@@ -205,15 +227,20 @@ class Basis:
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in exact))
 
 
-def _to(*sinks: Callable[[Tensor], None]) -> Collect:
-    """Return a `Collect` that hands the rows to every sink."""
+def _to(*sinks: Remember) -> Remember:
+    """Return what hands the rows of a place to every sink."""
 
-    def collect(conv: Conv, hop: int, rows: Tensor) -> None:
+    def collect(place: str, rows: Tensor) -> None:
         """Give the rows to every sink."""
         for sink in sinks:
-            sink(rows)
+            sink(place, rows)
 
     return collect
+
+
+def _added(principal: Principal) -> Remember:
+    """Return what adds rows to a basis, wherever they are read."""
+    return lambda _, rows: principal.add(rows)
 
 
 def _copied(model: nn.Module) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data
 
+from topoff.compensation.factors import ways_of
+from topoff.forward.plan import Plan
 from topoff.graph.operators import full_type
 
 COLUMNS = 32  # of each layer that a certificate looks at
@@ -35,18 +37,21 @@ def describe_batch(batch: Data, certificate: float) -> BatchReport:
 
 
 class Residual:
-    """Account for ||A[B,C] (H_C - R H_B)|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
+    """Account for ||A[B,C] H_C - estimate|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
 
-    def __init__(self, batches: list[Data]) -> None:
+    def __init__(self, batches: list[Data], *, plan: Plan, offsets: bool = True) -> None:
+        """Look at some batches; without `offsets`, at their factors alone."""
         self._pairs = [(batch.supplement.structure, batch.compensation) for batch in batches]
-        self._sums = np.zeros((len(batches), 2))
+        self._plan, self._offsets, self._sums = plan, offsets, np.zeros((len(batches), 2))
 
-    def add(self, rows: Tensor) -> None:
-        """Add the embeddings of one layer (n, d); of a wide layer, every so many of its columns."""
-        rows = rows[:, :: max(1, rows.size(1) // COLUMNS)].contiguous()
-        rows = rows.to(full_type(rows.dtype))
+    def add(self, place: str, rows: Tensor) -> None:
+        """Add the embeddings (n, d) that a propagation reads; of wide ones, every so many of their columns."""
+        step = max(1, rows.size(1) // COLUMNS)
+        rows = rows[:, ::step].contiguous()
+        rows, ways = rows.to(full_type(rows.dtype)), ways_of(place, self._plan)
+        known = place if self._offsets else ""
         for row, (structure, compensation) in enumerate(self._pairs):
-            self._sums[row] += compensation.residual(structure, rows)
+            self._sums[row] += compensation.residual(structure, ways, rows, place=known, step=step)
 
     def pooled(self) -> float:
         """Return the certificate over all batches."""

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.estimator import Compensation
+from topoff.compensation.factors import Compensation
 from topoff.forward.call import plain
-from topoff.forward.convs import describe
+from topoff.forward.convs import Conv, describe
 from topoff.forward.recompute import bind_in_backward
 from topoff.forward.structure import Spot
 from topoff.forward.subgraph import Subgraph
@@ -35,17 +35,29 @@ from topoff.graph.operators import Operator, multiply
 
 
 class Compensated(Subgraph):
-    """Stand in for a model's message passing with A[B,B], and the compensation of the batch for all outside."""
+    """Stand in for a model's message passing with A[B,B], and the compensation of the batch for all outside.
+
+    With offsets messages are added up `before_weights`: those of old embeddings meet the weights of today.
+    """
+
+    def __init__(self, convs: list[Conv], *, before_weights: bool = False) -> None:
+        super().__init__(convs)
+        self.before_weights = before_weights
 
     def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
-        """Return A[B,B] h + A[B,C] R h, the second term as spread (read h) on the boundary rows (Eq. 13); (b, d)."""
+        """Return A[B,B] h + A[B,C] R h, the second term as spread (read h) on the boundary rows (Eq. 13); (b, d).
+
+        What it missed of the last exact embeddings is added, where that is known: the offset.
+        """
         spot: Spot = self.batch.supplement.structure.spots[operator]
         compensation: Compensation | None = self.batch.get("compensation")
-        if compensation is None or compensation.read.size(0) == 0 or spot.boundary.numel() == 0:
+        offset = None if compensation is None else compensation.offsets.get((place, operator))
+        if compensation is None or spot.boundary.numel() == 0 or (compensation.read.size(0) == 0 and offset is None):
             return super().aggregate(place, operator, h)
         within, spread, read = spot.within, compensation.spread[operator], compensation.read
         columns = h if h.dim() == 2 else h.reshape(len(h), -1)
-        out: Tensor = _Compensate.apply(columns, within, spot.boundary, spread, read, compensation.anchors)  # type: ignore[no-untyped-call]
+        given = columns, within, spot.boundary, spread, read, compensation.anchors, offset
+        out: Tensor = _Compensate.apply(*given)  # type: ignore[no-untyped-call]
         return out if h.dim() == 2 else out.view(h.shape)
 
     def virtual(self, place: str, flow: str, h: Tensor) -> Tensor:
@@ -55,6 +67,8 @@ class Compensated(Subgraph):
             return super().virtual(place, flow, h)
         with torch.autocast(h.device.type, enabled=False):
             flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
+            if (place, flow) in compensation.offsets:
+                flat = flat.add_(compensation.offsets[place, flow])
         return flat.view(-1, *h.shape[1:]).to(h.dtype)
 
 
@@ -66,14 +80,16 @@ class _Compensate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, within: Any, boundary: Tensor, spread: Tensor, read: Tensor, anchors: Tensor | None
+        ctx: Any, h: Tensor, within: Any, boundary: Tensor, spread: Tensor, read: Tensor, anchors: Tensor | None,
+        offset: Tensor | None,
     ) -> Tensor:
-        """Return A[B,B] h + spread (read h), and keep what the gradient needs."""
+        """Return A[B,B] h + spread (read h) + offset, and keep what the gradient needs."""
         ctx.save_for_backward(within.ids_t, within.offsets_t, within.values_t, boundary, spread, read, anchors)
         rows = h.to(read.dtype)
         out = multiply(within.ids, within.offsets, within.values, rows)
         with torch.autocast(h.device.type, enabled=False):
-            extra = spread @ (read @ (rows if anchors is None else rows[anchors]))
+            summary = read @ (rows if anchors is None else rows[anchors])
+            extra = spread @ summary if offset is None else torch.addmm(offset, spread, summary)
         out = out.add_(extra) if len(boundary) == len(out) else out.index_add_(0, boundary, extra)
         return out.to(torch.promote_types(within.weighs or h.dtype, h.dtype))
 
@@ -86,7 +102,7 @@ class _Compensate(torch.autograd.Function):
         with torch.autocast(grad.device.type, enabled=False):
             extra = read.T @ (spread.T @ (rows if len(boundary) == len(rows) else rows[boundary]))
         out = out.add_(extra) if anchors is None else out.index_add_(0, anchors, extra)
-        return out, None, None, None, None, None  # autograd gives it h's type
+        return out, None, None, None, None, None, None  # autograd gives it h's type
 
 
 @contextmanager
@@ -100,7 +116,9 @@ def compensating(model: nn.Module, batch: Data) -> Iterator[Data]:
     """
     plan = batch.supplement.plan if "supplement" in batch else None
     bound = {conv.name for conv in plan.convs} if plan else set()
-    handler = Compensated([conv for conv in describe(model) if not bound or conv.name in bound])
+    compensation: Compensation | None = batch.get("compensation")
+    convs = [conv for conv in describe(model) if not bound or conv.name in bound]
+    handler = Compensated(convs, before_weights=compensation is not None and bool(compensation.offsets))
 
     def remember(_: nn.Module, given: Any, out: Any) -> None:
         """Bind the model again where its backward pass needs that."""

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.call import Call, plain
-from topoff.forward.convs import Conv
-from topoff.forward.exact import exact
-from topoff.forward.intercept import Collect
+from topoff.forward.exact import Remember, exact
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph
@@ -24,22 +22,25 @@ def embed(
     batches: Sequence[Data],
     *,
     plan: Plan,
-    collect: Collect,
+    collect: Remember,
     call: Call | None = None,
     moments: dict[str, Moments] | None = None,
 ) -> Tensor:
-    """Run exact inference, hand the (n, d) input of every conv to `collect`, and return the output (n, out).
+    """Run exact inference, hand the (n, d) input of every propagation to `collect`, and return the output (n, out).
 
     Inputs that are the raw features (or fixed propagations of them) are left out: their halo terms are known exactly.
     `moments` is filled with what norms over all nodes see.
     """
 
-    def filtered(conv: Conv, hop: int, rows: Tensor) -> None:
-        """Pass on what is not known beforehand."""
-        if conv.path == "general" or not plan.is_constant(conv, hop):
-            collect(conv, hop, rows.reshape(rows.size(0), -1).cpu())
+    convs = {conv.name: conv for conv in plan.convs}
 
-    out: Tensor = exact(model, graph, batches, plan=plan, call=call, collect=filtered, moments=moments)
+    def filtered(place: str, rows: Tensor) -> None:
+        """Pass on what is not known beforehand."""
+        name, _, hop = place.rsplit("/", 2)
+        if convs[name].path == "general" or not plan.is_constant(convs[name], int(hop)):
+            collect(place, rows.reshape(rows.size(0), -1).cpu())
+
+    out: Tensor = exact(model, graph, batches, plan=plan, call=call, remember=filtered, moments=moments)
     return out
 
 

@@ -21,68 +21,21 @@ torch.Size([2, 3])
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
+from topoff.compensation.factors import Compensation
 from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
 from topoff.graph.graph import Chain, Graph
-from topoff.graph.operators import Movable, Operator, full_type
+from topoff.graph.operators import full_type
 
 ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
-
-
-@dataclass(frozen=True, repr=False)
-class Compensation(Movable):
-    """Hold what a batch needs to replace its halo: the factors of A[B, C] R, for every operator of the model."""
-
-    read: Tensor  # (k, s)
-    anchors: Tensor | None  # (s,) positions in the batch that are read; None: all b
-    spread: dict[Operator, Tensor]  # (r, k) per linear operator, for the boundary rows alone
-    halo: dict[str, Tensor]  # (c, k) per flow: the halo's own rows are halo @ (read @ h), for the general path
-    rank: int  # directions that carry energy
-    condition: float  # of the regularised Gram matrix that was inverted
-
-    def __repr__(self) -> str:
-        return f"Compensation(rank={self.rank})"
-
-    @classmethod
-    def of(
-        cls,
-        structure: Structure,
-        spreads: Sequence[Tensor],
-        read: Tensor,
-        *,
-        rank: int,
-        condition: float,
-        anchors: Tensor | None = None,
-    ) -> Compensation:
-        """Sort the spreads of a batch, first those of its operators, then those of its flows."""
-        spread = dict(zip(structure.spots, spreads, strict=False))
-        halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
-        return cls(read.contiguous(), anchors, spread, halo, rank, condition)
-
-    def summary(self, h: Tensor) -> Tensor:
-        """Read the batch: (b, d) -> (k, d)."""
-        return self.read @ (h if self.anchors is None else h[self.anchors]).to(self.read.dtype)
-
-    @full_precision()
-    def residual(self, structure: Structure, rows: Tensor) -> tuple[float, float]:
-        """Return ||A[B,C] (H_C - R H_B)||^2 and ||A[B,C] H_C||^2 of the batch for embeddings (n, d)."""
-        missing, whole = 0.0, 0.0
-        summary = self.summary(rows[structure.nodes])
-        pairs = [(spot.halo @ rows, self.spread[key] @ summary) for key, spot in structure.spots.items()]
-        pairs += [(rows[near.halo], self.halo[flow] @ summary) for flow, near in structure.around.items()]
-        for true, estimate in pairs:
-            missing += float((true - estimate).square().sum())
-            whole += float(true.square().sum())
-        return missing, whole
 
 
 class Compensator:

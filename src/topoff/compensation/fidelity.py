@@ -98,9 +98,10 @@ class LayerErrors:
         self.exact: list[tuple[str, Tensor]] = []
         self.errors: list[RelativeError] = []
 
-    def add_exact(self, conv: Conv, hop: int, rows: Tensor) -> None:
-        """Note the exact (n, d) rows; a `Collect` for exact inference."""
-        self.exact.append((f"{conv.name}[{hop}]" if hop else conv.name, rows))
+    def add_exact(self, place: str, rows: Tensor) -> None:
+        """Note the exact (n, d) rows that a propagation reads."""
+        name, _, hop = place.rsplit("/", 2)
+        self.exact.append((name if hop == "0" else f"{name}[{hop}]", rows))
         self.errors.append(RelativeError())
 
     def comparing(self, nodes: Tensor) -> Callable[[Conv, int, Tensor], None]:

@@ -14,7 +14,8 @@ from topoff.batching.node_sets import NodeSets
 from topoff.batching.overlapping_sets import SampledSets
 from topoff.batching.position import Position
 from topoff.compensation.certificate import Residual
-from topoff.compensation.estimator import Compensation, Compensator
+from topoff.compensation.estimator import Compensator
+from topoff.compensation.factors import Compensation, ways_of
 from topoff.forward.call import Progress
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
@@ -57,6 +58,7 @@ class Loader:
         self.graph, self.plan, self.sets, self.compensator, self.seed = graph, plan, sets, compensator, seed
         self.progress, self.position = progress, Position()
         self._batches: list[Data] = []
+        self._exact: dict[str, Tensor] = {}  # by place: the embeddings H* (n, d) that offsets are made of
         self._cut_for = -1  # epoch of the batches at hand
 
     def __len__(self) -> int:
@@ -89,11 +91,21 @@ class Loader:
                 self.compensate()
         return self._batches
 
-    def compensate(self) -> None:
-        """Estimate the compensation of every batch at hand anew, after a refit of the compensator."""
+    def compensate(self, exact: dict[str, Tensor] | None = None) -> None:
+        """Estimate the compensation of every batch at hand anew, after a refit of the compensator.
+
+        `exact` are the embeddings (n, d) by place that offsets are made of; they are let go, unless batches change.
+        """
+        self._exact = self._exact if exact is None else exact
         for done, batch in enumerate(self._batches):
             self.tell("compensating batches", done, len(self._batches))
             batch.compensation = None if self.compensator is None else self.compensator.of(batch.supplement.structure)
+        for place in list(self._exact):
+            rows, ways = self._exact[place], ways_of(place, self.plan)
+            for batch in self._batches:
+                batch.compensation.add_offsets(batch.supplement.structure, ways, place, exact=rows)
+            if not self.sets.regroup:
+                del self._exact[place]
         self.tell("compensating batches", len(self._batches), len(self._batches))
 
     def saved(self) -> Arrays:
@@ -125,9 +137,9 @@ class Loader:
                 condition=float(arrays[f"{number}.numbers"][1]),
             )
 
-    def residual(self) -> Residual:
+    def residual(self, *, offsets: bool = True) -> Residual:
         """Return an empty account of how well the compensations at hand explain embeddings."""
-        return Residual(self.batches())
+        return Residual(self.batches(), plan=self.plan, offsets=offsets)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: the epoch and how many of its batches were handed out."""

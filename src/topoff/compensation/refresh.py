@@ -1,68 +1,84 @@
-"""When the compensation is estimated anew: never, every E epochs, or as often as it ages.
+"""When the compensation is estimated anew: never, every E epochs, or when it pays.
 
->>> policy = Refreshing.parse("adaptive")
+>>> policy = Refreshing.parse("auto")
+>>> policy.begin(price=0.6)
 >>> policy.interval
 1
->>> policy.observe(0.05)
->>> policy.interval
-2
+>>> policy.observe(0.01)
+>>> policy.interval, policy.why
+(2, 'missed 1.0 %, little: the next one after 2 epochs')
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-SMALL = 0.05  # a certificate below this is good whatever it was before
-SAME, WORSE = (
-    1.2,
-    1.5,
-)  # ratios to the certificate before: up to the first an interval is doubled, above the second halved
-LONGEST = 32  # epochs that an adaptive interval grows to
+SMALL, LARGE = 0.05, 0.15  # of the messages from outside missed: below the first wait longer, above the second shorter
+SHARE = 0.15  # of an epoch's work that refreshes may take, on average
+EARLY = 3  # refreshes at first that come closer together, each half as far: weights move fastest then
+LONGEST = 64  # epochs that an interval grows to by itself
 
 
 @dataclass
 class Refreshing:
-    """Hold the epochs between refreshes; an adaptive interval follows the certificates that refreshes measure."""
+    """Hold the epochs between refreshes; an automatic interval follows the price, and what refreshes find missing."""
 
     interval: int  # epochs; 0 is never
-    adaptive: bool = False
-    last: float | None = None  # certificate of the last refresh
+    automatic: bool = False
+    price: float = 0.0  # of a refresh, in epochs
+    count: int = 0  # of refreshes so far
+    last: float | None = None  # what the last one found missing, of the messages from outside
 
     @classmethod
     def parse(cls, policy: str) -> Refreshing:
-        """Read "never", "every=E" or "adaptive".
+        """Read "never", "every=E" or "auto", which was called "adaptive".
 
         >>> Refreshing.parse("every=5")
-        Refreshing(interval=5, adaptive=False, last=None)
+        Refreshing(interval=5, automatic=False, price=0.0, count=0, last=None)
         """
         policy = str(policy)
         if policy == "never":
             return cls(0)
-        if policy == "adaptive":
-            return cls(1, adaptive=True)
+        if policy in ("auto", "adaptive"):
+            return cls(1, automatic=True)
         name, _, number = policy.partition("=")
         if name != "every" or not number.isdecimal() or int(number) < 1:
-            raise ValueError(f"Expected refresh to be 'never', 'adaptive' or 'every=E' with E >= 1 (got '{policy}').")
+            raise ValueError(f"Expected refresh to be 'auto', 'never' or 'every=E' with E >= 1 (got '{policy}').")
         return cls(int(number))
+
+    def begin(self, *, price: float) -> None:
+        """Take note of what a refresh costs, in epochs; an automatic interval begins with the least it may be."""
+        self.price = price
+        if self.automatic and self.count == 0:
+            self.interval = self.least
+
+    @property
+    def least(self) -> int:
+        """The least epochs between refreshes that keep their share of the work, but for the first few."""
+        return max(1, math.ceil(self.price / SHARE) >> max(0, EARLY - self.count))
 
     def due(self, age: int) -> bool:
         """Whether a basis that is `age` epochs old is to be replaced."""
         return self.interval > 0 and age >= self.interval
 
-    def observe(self, certificate: float) -> None:
-        """Take note of how much the old basis missed on new embeddings: wait twice as long, or half.
-
-        Graphs differ in how much a fresh basis misses (Computers 3 %, WordNet 25 %), so what counts is the change.
-        """
-        before, self.last = self.last, certificate
-        if not self.adaptive:
+    def observe(self, missed: float) -> None:
+        """Take note of what the old compensation missed of the new messages: wait twice as long, or half."""
+        self.last, self.count = missed, self.count + 1
+        if not self.automatic:
             return
-        if certificate < SMALL or before is None or certificate <= SAME * before:
-            self.interval = min(LONGEST, 2 * self.interval)
-        elif certificate > WORSE * before:
-            self.interval = max(1, self.interval // 2)
+        wanted = 2 * self.interval if missed < SMALL else self.interval // 2 if missed > LARGE else self.interval
+        self.interval = max(self.least, min(LONGEST, wanted))
+
+    @property
+    def why(self) -> str:
+        """Say what the last refresh found, and when the next one comes."""
+        if self.last is None:
+            return "first"
+        size = "little" if self.last < SMALL else "much" if self.last > LARGE else "some"
+        return f"missed {self.last:.1%}, {size}: the next one after {self.interval} epochs".replace("%", " %")
 
     def __str__(self) -> str:
-        if self.adaptive:
-            return "adaptive"
+        if self.automatic:
+            return "auto"
         return f"every={self.interval}" if self.interval else "never"

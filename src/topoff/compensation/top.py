@@ -47,7 +47,8 @@ class TOP(Learner):
         model: any PyG model that works per node and neighbour; it is called, never changed.
         data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
         ratio: fraction of the nodes per batch.
-        rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 compensates nothing.
+        rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 compensates nothing but
+            by the offset.
         batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
             "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
@@ -57,8 +58,9 @@ class TOP(Learner):
             where the basis is soon refreshed, else 2.
         ridge: lambda of the estimator.
         anchors: nodes of a batch that the paper's estimators read.
-        refresh: "every=E" re-estimates from current embeddings every E epochs, "adaptive" as often as the basis ages,
-            "never" keeps the first basis.
+        refresh: when to re-estimate from current embeddings: "auto", as often as it pays, "every=E" epochs or "never".
+        offset: compensate only what has changed since the last refresh, whose messages from outside are kept: exact at
+            a refresh at any rank. By default with "ridge", unless the basis is never refreshed; False is the paper's.
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo, and compensated.
         tolerance: a certificate above this warns.
@@ -94,7 +96,8 @@ class TOP(Learner):
         inits: int | None = None,
         ridge: float = 1e-5,
         anchors: int | None = None,
-        refresh: str = "every=5",
+        refresh: str = "auto",
+        offset: bool | None = None,
         regroup: bool = False,
         train_only: bool = False,
         tolerance: float = 0.5,
@@ -111,6 +114,7 @@ class TOP(Learner):
         self.refreshing = Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
+        self.offset = bool(self.refreshing.interval) and estimator == "ridge" if offset is None else offset
         self.inits = (1 if self.refreshing.interval else 2) if inits is None else inits
         self._held_out = inits != 1  # whether random initialisations may be drawn
         self.tolerance, self.seed, self.cache = tolerance, seed, cache
@@ -145,7 +149,7 @@ class TOP(Learner):
             return self._loader
         self.graph = Graph(self.data)
         plan = make_plan(self.model, self.graph, call=self.call)
-        self.plan: Plan = plan if self.compensator.rank else plan.in_batch_only()
+        self.plan: Plan = plan if self.compensator.rank or self.offset else plan.in_batch_only()
         self._announce(plan.remarks())
         self._tell("partitioning", 0, 1)
         if self.sets.parts_ is None:
@@ -155,10 +159,12 @@ class TOP(Learner):
         loader = Loader(self.graph, self.plan, sets=self.sets, **seen)
         loader.position.epoch = epoch
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
+        settings["offset"] = self.offset
         basis = Basis(self.model, loader, refreshing=self.refreshing, call=self.call, **settings)
         keep = self.cache and networks is None  # later bases would fill the disk for one use each
         basis.fit(networks or [self.model, *self._random_networks()], cache=keep)
-        self.handler, self.basis, self._loader = Compensated(self.plan.convs), basis, loader  # once all is whole
+        self.handler = Compensated(self.plan.convs, before_weights=self.offset)
+        self.basis, self._loader = basis, loader  # once all is whole
         if not self.refreshing.interval:
             self.certify()
         return self._loader

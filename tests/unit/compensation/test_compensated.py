@@ -33,7 +33,7 @@ def batch_of(model: nn.Module, data: Data, nodes: Tensor, *, rank: int | None = 
     if rank is not None:
         blocks: list[Tensor] = []
         whole = [graph.induced(torch.arange(graph.num_nodes))]
-        embed(model, graph, whole, plan=plan, collect=lambda conv, hop, rows: blocks.append(rows))
+        embed(model, graph, whole, plan=plan, collect=lambda place, rows: blocks.append(rows))
         compensation = Compensator(rank, ridge=0).fit(graph, plan, blocks=blocks).of(structure)
     batch = graph.induced(nodes)
     batch.supplement, batch.compensation = Supplement(plan, structure), compensation

@@ -2,18 +2,19 @@
 
 import pytest
 
-from topoff.compensation.refresh import LONGEST, Refreshing
+from topoff.compensation.refresh import EARLY, LONGEST, SHARE, Refreshing
 
 
-def adaptive(*certificates: float) -> Refreshing:
-    """Return an adaptive policy that has seen some certificates."""
-    policy = Refreshing.parse("adaptive")
-    for certificate in certificates:
-        policy.observe(certificate)
+def auto(*missed: float, price: float = 0.15) -> Refreshing:
+    """Return an automatic policy whose refreshes have found some messages missing."""
+    policy = Refreshing.parse("auto")
+    policy.begin(price=price)
+    for share in missed:
+        policy.observe(share)
     return policy
 
 
-@pytest.mark.parametrize("text", ["never", "every=1", "every=12", "adaptive"])
+@pytest.mark.parametrize("text", ["never", "every=1", "every=12", "auto"])
 def test_a_policy_is_written_as_it_was_read(text: str) -> None:
     assert str(Refreshing.parse(text)) == text
 
@@ -28,10 +29,10 @@ def test_every_is_due_at_that_age_and_after() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Every=2", "every", "every=", "every=0", "every=-1", "every=1.5", "every=²", "each=5", "adaptive=2"]
+    "text", ["", "Every=2", "every", "every=", "every=0", "every=-1", "every=1.5", "every=²", "each=5", "auto=2"]
 )
 def test_other_policies_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=rf"refresh to be 'never', 'adaptive' or 'every=E' with E >= 1 \(got '{text}'"):
+    with pytest.raises(ValueError, match=rf"refresh to be 'auto', 'never' or 'every=E' with E >= 1 \(got '{text}'"):
         Refreshing.parse(text)
 
 
@@ -48,30 +49,55 @@ def test_a_fixed_interval_does_not_follow_certificates_but_keeps_the_last() -> N
     assert (policy.interval, policy.last) == (4, 0.9)
 
 
+def test_adaptive_is_the_former_name_of_auto() -> None:
+    assert Refreshing.parse("adaptive") == Refreshing.parse("auto")
+
+
 @pytest.mark.parametrize(
-    ("certificates", "interval"),
+    ("missed", "interval"),
     [
         ((), 1),
-        ((0.3,), 2),  # the first has nothing to be compared with
-        ((0.3, 0.3), 4),  # as good as before
-        ((0.3, 0.36), 4),  # 1.2 times, still the same
-        ((0.3, 0.4), 2),  # 1.33 times: neither
-        ((0.3, 0.3, 0.5), 2),  # 1.67 times: half
-        ((0.3, 0.6, 1.2, 2.4), 1),  # never below one epoch
-        ((0.01, 0.04), 4),  # four times, but small
-        ((0.01, 0.06), 1),  # and not small any more: half of 2
-        ((0.6, 0.1), 4),  # better than before
+        ((0.01,), 2),  # little is missed: wait twice as long
+        ((0.01, 0.01), 4),
+        ((0.01, 0.10), 2),  # some: as long as before
+        ((0.01, 0.01, 0.2), 2),  # much: half
+        ((0.5, 0.5), 1),  # never below one epoch
     ],
     ids=str,
 )
-def test_an_adaptive_interval_by_hand(certificates: tuple[float, ...], interval: int) -> None:
-    assert adaptive(*certificates).interval == interval
+def test_an_automatic_interval_by_hand(missed: tuple[float, ...], interval: int) -> None:
+    assert auto(*missed).interval == interval
 
 
-def test_an_adaptive_interval_stops_growing() -> None:
-    assert adaptive(*[0.01] * 20).interval == LONGEST
+def test_an_automatic_interval_stops_growing() -> None:
+    assert auto(*[0.01] * 20).interval == LONGEST
 
 
-def test_an_adaptive_policy_is_due_by_its_interval() -> None:
-    policy = adaptive(0.3, 0.3)
+def test_a_dear_refresh_is_rare_but_for_the_first_few() -> None:
+    intervals = [auto(*[0.5] * count, price=12.0).interval for count in range(5)]
+    assert intervals == [10, 20, 40, 80, 80]
+
+
+def test_refreshes_take_their_share_of_the_work_at_most() -> None:
+    policy, epoch, price = auto(price=0.6), 0, 0.6
+    for _ in range(50):
+        epoch += policy.interval
+        policy.observe(0.9)
+    assert 51 * price <= SHARE * epoch + EARLY * price
+
+
+def test_an_automatic_policy_is_due_by_its_interval() -> None:
+    policy = auto(0.01, 0.01)
     assert [policy.due(age) for age in (3, 4)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("missed", "why"),
+    [
+        ((), "first"),
+        ((0.01,), "missed 1.0 %, little: the next one after 2 epochs"),
+        ((0.5,), "missed 50.0 %, much: the next one after 1 epochs"),
+    ],
+)
+def test_a_policy_says_why(missed: tuple[float, ...], why: str) -> None:
+    assert auto(*missed).why == why

@@ -1,0 +1,107 @@
+"""The compensation of one batch: the factors of A[B, C] R, and what they missed of the last exact embeddings.
+
+With `offsets` the halo is H*_C + R (h_B - H*_B): the exact embeddings H* of the last refresh, and R for what has changed
+since. On the linear path that is one constant per propagation,
+
+    A[B, C] H_C  ~  spread @ (read @ H_B) + offset,    offset = A[B, C] H*_C - spread @ (read @ H*_B),
+
+exact at the refresh whatever the rank is. It is added before a conv's weights, so that old rows meet the new weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from topoff.compensation.principal import full_precision
+from topoff.forward.plan import Plan
+from topoff.forward.structure import Structure
+from topoff.graph.operators import Movable, Operator
+
+Way = Operator | str  # how messages come in: through an operator, or on the general path through a neighbourhood
+
+
+def ways_of(place: str, plan: Plan) -> list[Way]:
+    """Return the ways by which messages come into a propagation, "conv/call/hop": one, but for a conv with many."""
+    conv = next(conv for conv in plan.convs if conv.name == place.rsplit("/", 2)[0])
+    if conv.path == "general" or conv.name in plan.rewired:
+        return [plan.flow_of(conv)]
+    return [operator for operator in plan.operators if operator in conv.operators.values()]
+
+
+@dataclass(frozen=True, repr=False)
+class Compensation(Movable):
+    """Hold what a batch needs to replace its halo: the factors of A[B, C] R, for every operator of the model."""
+
+    read: Tensor  # (k, s)
+    anchors: Tensor | None  # (s,) positions in the batch that are read; None: all b
+    spread: dict[Operator, Tensor]  # (r, k) per linear operator, for the boundary rows alone
+    halo: dict[str, Tensor]  # (c, k) per flow: the halo's own rows are halo @ (read @ h), for the general path
+    rank: int  # directions that carry energy
+    condition: float  # of the regularised Gram matrix that was inverted
+    offsets: dict[tuple[str, Way], Tensor] = field(default_factory=dict)  # (r, d) or (c, d), by place and way
+    summaries: dict[str, Tensor] = field(default_factory=dict)  # (k, d) by place: read @ H*_B, to see the drift by
+
+    def __repr__(self) -> str:
+        return f"Compensation(rank={self.rank})"
+
+    @classmethod
+    def of(
+        cls,
+        structure: Structure,
+        spreads: Sequence[Tensor],
+        read: Tensor,
+        *,
+        rank: int,
+        condition: float,
+        anchors: Tensor | None = None,
+    ) -> Compensation:
+        """Sort the spreads of a batch, first those of its operators, then those of its flows."""
+        spread = dict(zip(structure.spots, spreads, strict=False))
+        halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
+        return cls(read.contiguous(), anchors, spread, halo, rank, condition)
+
+    def summary(self, h: Tensor) -> Tensor:
+        """Read the batch: (b, d) -> (k, d)."""
+        return self.read @ (h if self.anchors is None else h[self.anchors]).to(self.read.dtype)
+
+    @full_precision()
+    def add_offsets(self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor) -> None:
+        """Keep what the factors miss of the exact embeddings (n, d) that a propagation reads."""
+        exact = exact.to(self.read.dtype)
+        summary = self.summaries[place] = self.summary(exact[structure.nodes])
+        for way in ways:
+            true, estimate = self._messages(structure, way, exact, summary)
+            self.offsets[place, way] = true.sub_(estimate)
+
+    @full_precision()
+    def residual(
+        self, structure: Structure, ways: Sequence[Way], rows: Tensor, *, place: str = "", step: int = 1
+    ) -> tuple[float, float]:
+        """Return ||A[B,C] H_C - estimate||^2 and ||A[B,C] H_C||^2 of the batch for embeddings (n, d).
+
+        At a `place` with offsets they are part of the estimate; `rows` are then every `step`-th of its columns.
+        """
+        missing, whole = 0.0, 0.0
+        summary = self.summary(rows[structure.nodes])
+        for way in ways:
+            true, estimate = self._messages(structure, way, rows, summary)
+            if (place, way) in self.offsets:
+                estimate = estimate + self.offsets[place, way][:, ::step]
+            missing += float((true - estimate).square().sum())
+            whole += float(true.square().sum())
+        return missing, whole
+
+    def _messages(self, structure: Structure, way: Way, rows: Tensor, summary: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the true messages from outside, or rows of the halo, and what the factors make of the batch."""
+        if isinstance(way, Operator):
+            return structure.spots[way].halo @ rows, self.spread[way] @ summary
+        return rows[structure.around[way].halo], self.halo[way] @ summary
+
+    def drift(self, place: str, summary: Tensor) -> tuple[float, float]:
+        """Return ||read (h_B - H*_B)||^2 and ||read H*_B||^2: how far a batch has moved since the last refresh."""
+        before = self.summaries[place]
+        return float((summary - before).square().sum()), float(before.square().sum())
