@@ -46,7 +46,7 @@ def without_times(run: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in records]
 
 
-@pytest.mark.parametrize("variant", [["--refresh", "every=3"], ["--refresh", "adaptive", "--regroup"]], ids=str)
+@pytest.mark.parametrize("variant", [["--refresh", "every=3"], ["--refresh", "auto", "--regroup"]], ids=str)
 def test_killed_and_resumed_is_uninterrupted(command: Command, graph: Path, tmp_path: Path, variant: list[str]) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     command("train", graph, *SETTINGS, *variant, "--out", whole, "--quiet")

@@ -28,7 +28,7 @@ def settings_of_a_run(draw: st.DrawFn) -> list[str]:
         "--rank": st.sampled_from(["1", "4", "64", "0.9"]),
         "--parts": st.integers(1, 60).map(str),
         "--batches": st.sampled_from(["kaminpar", "metis", "random"]),
-        "--refresh": st.sampled_from(["never", "every=1", "adaptive"]),
+        "--refresh": st.sampled_from(["never", "every=1", "auto"]),
         "--norm": st.sampled_from(["none", "layer", "batch"]),
         "--dropout": st.sampled_from(["0", "0.5"]),
         "--optimizer": st.sampled_from(["adam", "sgd", "adamw"]),

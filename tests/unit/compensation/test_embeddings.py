@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from graphs import communities
 from topoff.compensation.embeddings import embed, reinitialized
-from topoff.forward.convs import Conv
 from topoff.forward.fingerprint import fingerprint
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
@@ -27,8 +26,9 @@ def embedded(model: nn.Module, n: int = 20) -> tuple[list[tuple[str, int, Tensor
     batches = [graph.induced(torch.arange(n)[i::2]) for i in range(2)]
     seen: list[tuple[str, int, Tensor]] = []
 
-    def collect(conv: Conv, hop: int, rows: Tensor) -> None:
-        seen.append((conv.name, hop, rows))
+    def collect(place: str, rows: Tensor) -> None:
+        name, _, hop = place.rsplit("/", 2)
+        seen.append((name, int(hop), rows))
 
     return seen, embed(model, graph, batches, plan=make_plan(model, graph), collect=collect)
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners
-from topoff.compensation.estimator import Compensation, Compensator
+from topoff.compensation.estimator import Compensator
+from topoff.compensation.factors import Compensation, Way
 from topoff.compensation.principal import WIDE, Principal, compress
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, structure_of
@@ -53,8 +54,12 @@ def fitted(rank: float = 8, *, blocks: list[Tensor] | None = None, **options: ob
     return compensator, structure_of(graph, plan, NODES)
 
 
+def ways(structure: Structure) -> list[Way]:
+    return [*structure.spots, *structure.around]
+
+
 def error(compensator: Compensator, structure: Structure, rows: Tensor) -> float:
-    missing, whole = compensator.of(structure).residual(structure, rows)
+    missing, whole = compensator.of(structure).residual(structure, ways(structure), rows)
     return (missing / whole) ** 0.5
 
 
@@ -353,11 +358,11 @@ def test_autocast_around_an_estimate_changes_nothing(estimator: str) -> None:
     plain = estimated()
     with torch.autocast("cpu"):
         mixed = estimated()
-        missing = mixed.residual(structure, blocks[0])
+        missing = mixed.residual(structure, ways(structure), blocks[0])
     assert torch.equal(plain.read, mixed.read)
     assert all(torch.equal(plain.spread[key], mixed.spread[key]) for key in plain.spread)
     assert all(torch.equal(plain.halo[key], mixed.halo[key]) for key in plain.halo)
-    assert missing == plain.residual(structure, blocks[0])
+    assert missing == plain.residual(structure, ways(structure), blocks[0])
 
 
 @pytest.mark.parametrize("rank", [0, 3])

@@ -59,8 +59,8 @@ def test_layers_are_compared_one_by_one_and_named_by_conv_and_hop() -> None:
     conv = describe(gnn.SGConv(4, 4, K=2))[0]
     named = describe(gnn.GCN(4, 4, num_layers=1))[0]
     layers, rows = LayerErrors(), torch.ones(6, 2)
-    layers.add_exact(named, 0, rows)
-    layers.add_exact(conv, 1, rows)
+    layers.add_exact(f"{named.name}/0/0", rows)
+    layers.add_exact(f"{conv.name}/0/1", rows)
     for nodes in (torch.arange(3), torch.arange(3, 6)):
         collect = layers.comparing(nodes)
         collect(named, 0, rows[nodes])

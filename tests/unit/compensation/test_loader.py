@@ -231,7 +231,7 @@ def account(rows: Tensor, *, rank: int = 8, blocks: list[Tensor] | None = None) 
     loader.compensator.fit(loader.graph, loader.plan, blocks=blocks or [rows])
     loader.batches()
     residual = loader.residual()
-    residual.add(rows)
+    residual.add("convs.1/0/0", rows)
     return residual
 
 

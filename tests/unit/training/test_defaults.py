@@ -103,7 +103,7 @@ def test_the_whole_graph_needs_no_batches() -> None:
         (20_000, {}, 1),
         (20_001, {}, 5),
         (20_001, {"refresh": "every=8"}, 8),
-        (20_001, {"refresh": "adaptive"}, 5),
+        (20_001, {"refresh": "auto"}, 5),
         (20_001, {"refresh": "never"}, 5),
         (20_001, {"epochs": 3}, 3),
     ],

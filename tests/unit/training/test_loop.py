@@ -168,8 +168,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"refresh": "never", "regroup": True},
     {"refresh": "every=2"},
     {"refresh": "every=2", "regroup": True},
-    {"refresh": "adaptive", "eval_every": 1},
-    {"refresh": "adaptive", "regroup": True, "batches": "kaminpar", "parts": 9},
+    {"refresh": "auto", "eval_every": 1},
+    {"refresh": "auto", "regroup": True, "batches": "kaminpar", "parts": 9},
     {"train_only": True, "rank": 3},
     {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine", "estimator": "released"},
     {"optimizer": "sgd", "schedule": "cosine", "warmup": 1, "clip": 0.1, "norm": "batch"},
@@ -697,11 +697,11 @@ def test_other_devices_are_refused(name: str) -> None:
 
 
 def test_the_state_is_plain_json(tmp_path: Path) -> None:
-    made = trained(tmp_path, refresh="adaptive")
+    made = trained(tmp_path, refresh="auto")
     found = made.folder.load()
     assert found is not None
     assert json.loads(json.dumps(found.state)) == found.state
-    assert found.state["method"]["refreshing"]["adaptive"] is True
+    assert found.state["method"]["refreshing"]["automatic"] is True
     assert set(found.tensors) == {"model", "best", "fitted", "optimizer", "generator"}
 
 
