@@ -1,4 +1,4 @@
-"""With an offset batches are exact at every refresh, at any rank; without one, where the basis spans: there both agree."""
+"""With an offset batches are exact at every refresh, at any rank; where the basis spans, both forms agree."""
 
 import copy
 

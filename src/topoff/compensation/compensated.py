@@ -80,7 +80,13 @@ class _Compensate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, within: Any, boundary: Tensor, spread: Tensor, read: Tensor, anchors: Tensor | None,
+        ctx: Any,
+        h: Tensor,
+        within: Any,
+        boundary: Tensor,
+        spread: Tensor,
+        read: Tensor,
+        anchors: Tensor | None,
         offset: Tensor | None,
     ) -> Tensor:
         """Return A[B,B] h + spread (read h) + offset, and keep what the gradient needs."""

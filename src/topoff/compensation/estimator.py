@@ -36,6 +36,16 @@ from topoff.graph.operators import full_type
 ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
+CLUSTERED, SCATTERED = 16, 64  # rank for batches of clusters, and for those that keep few messages inside
+
+
+def usual_rank(batches: str) -> int:
+    """Return the rank for a kind of batches, where the user gives none.
+
+    >>> usual_rank("kaminpar"), usual_rank("random")
+    (16, 64)
+    """
+    return CLUSTERED if batches in ("kaminpar", "metis") else SCATTERED
 
 
 class Compensator:

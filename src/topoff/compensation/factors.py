@@ -1,7 +1,7 @@
 """The compensation of one batch: the factors of A[B, C] R, and what they missed of the last exact embeddings.
 
-With `offsets` the halo is H*_C + R (h_B - H*_B): the exact embeddings H* of the last refresh, and R for what has changed
-since. On the linear path that is one constant per propagation,
+With `offsets` the halo is H*_C + R (h_B - H*_B): the exact embeddings H* of the last refresh, and R for what has
+changed since. On the linear path that is one constant per propagation,
 
     A[B, C] H_C  ~  spread @ (read @ H_B) + offset,    offset = A[B, C] H*_C - spread @ (read @ H*_B),
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from topoff.compensation.principal import full_precision
@@ -43,7 +42,6 @@ class Compensation(Movable):
     rank: int  # directions that carry energy
     condition: float  # of the regularised Gram matrix that was inverted
     offsets: dict[tuple[str, Way], Tensor] = field(default_factory=dict)  # (r, d) or (c, d), by place and way
-    summaries: dict[str, Tensor] = field(default_factory=dict)  # (k, d) by place: read @ H*_B, to see the drift by
 
     def __repr__(self) -> str:
         return f"Compensation(rank={self.rank})"
@@ -72,7 +70,7 @@ class Compensation(Movable):
     def add_offsets(self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor) -> None:
         """Keep what the factors miss of the exact embeddings (n, d) that a propagation reads."""
         exact = exact.to(self.read.dtype)
-        summary = self.summaries[place] = self.summary(exact[structure.nodes])
+        summary = self.summary(exact[structure.nodes])
         for way in ways:
             true, estimate = self._messages(structure, way, exact, summary)
             self.offsets[place, way] = true.sub_(estimate)
@@ -100,8 +98,3 @@ class Compensation(Movable):
         if isinstance(way, Operator):
             return structure.spots[way].halo @ rows, self.spread[way] @ summary
         return rows[structure.around[way].halo], self.halo[way] @ summary
-
-    def drift(self, place: str, summary: Tensor) -> tuple[float, float]:
-        """Return ||read (h_B - H*_B)||^2 and ||read H*_B||^2: how far a batch has moved since the last refresh."""
-        before = self.summaries[place]
-        return float((summary - before).square().sum()), float(before.square().sum())

@@ -15,7 +15,7 @@ from topoff.compensation.basis import Basis
 from topoff.compensation.certificate import BatchReport, describe_batch
 from topoff.compensation.compensated import Compensated
 from topoff.compensation.embeddings import random_network
-from topoff.compensation.estimator import Compensator
+from topoff.compensation.estimator import Compensator, usual_rank
 from topoff.compensation.fidelity import (
     Fidelity,
     LayerErrors,
@@ -47,27 +47,26 @@ class TOP(Learner):
         model: any PyG model that works per node and neighbour; it is called, never changed.
         data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
         ratio: fraction of the nodes per batch.
-        rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 compensates nothing but
-            by the offset.
+        rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
+            default 16 for batches of clusters, else 64.
         batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
             "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
         parts: clusters that are merged into batches.
         estimator: "ridge" (default), "paper" or "released"; see `Compensator`.
-        inits: networks behind the first basis: the current weights and inits - 1 random initialisations. By default 1
-            where the basis is soon refreshed, else 2.
+        inits: networks behind the first basis: the current weights and random ones (1 with a refresh, else 2).
         ridge: lambda of the estimator.
         anchors: nodes of a batch that the paper's estimators read.
         refresh: when to re-estimate from current embeddings: "auto", as often as it pays, "every=E" epochs or "never".
-        offset: compensate only what has changed since the last refresh, whose messages from outside are kept: exact at
-            a refresh at any rank. By default with "ridge", unless the basis is never refreshed; False is the paper's.
+        offset: compensate only what has changed since the last refresh (see `factors`); by default with "ridge" and a
+            refresh. False is the paper's form.
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo, and compensated.
         tolerance: a certificate above this warns.
         seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
-        cache: keep partition and first compensation on disk, named by the content of graph, model and settings; with a
-            `call`, whose meaning no name can hold, or with `regroup`, the partition alone.
+        cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`;
+            named by the content of graph, model and settings.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
         progress: told what is being done, how much of it is done and how much there is.
 
@@ -75,9 +74,7 @@ class TOP(Learner):
     >>> from torch_geometric.nn import GCN
     >>> data = topoff.load("wordnet")
     >>> model = GCN(data.num_features, 16, num_layers=2, out_channels=45)
-    >>> top = topoff.TOP(model, data, ratio=0.1, rank=16)
-    >>> len(top)
-    10
+    >>> top = topoff.TOP(model, data, ratio=0.1)
     >>> out = top(next(iter(top)))
     """
 
@@ -89,7 +86,7 @@ class TOP(Learner):
         data: Data,
         *,
         ratio: float = 0.1,
-        rank: int | float = 64,
+        rank: int | float | None = None,
         batches: str | NodeSets | SampledSets = "kaminpar",
         parts: int | None = None,
         estimator: str = "ridge",
@@ -110,6 +107,7 @@ class TOP(Learner):
         super().__init__(model, data, call=call, fast_dropout=fast_dropout, progress=progress)
         if isinstance(batches, str):
             batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
+        rank = usual_rank(batches.method) if rank is None else rank
         self.sets = batches
         self.refreshing = Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
@@ -159,8 +157,7 @@ class TOP(Learner):
         loader = Loader(self.graph, self.plan, sets=self.sets, **seen)
         loader.position.epoch = epoch
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
-        settings["offset"] = self.offset
-        basis = Basis(self.model, loader, refreshing=self.refreshing, call=self.call, **settings)
+        basis = Basis(self.model, loader, refreshing=self.refreshing, offset=self.offset, call=self.call, **settings)
         keep = self.cache and networks is None  # later bases would fill the disk for one use each
         basis.fit(networks or [self.model, *self._random_networks()], cache=keep)
         self.handler = Compensated(self.plan.convs, before_weights=self.offset)
@@ -251,12 +248,9 @@ class TOP(Learner):
         return self.basis.certificates()[1]
 
     def __repr__(self) -> str:
-        sets, rank = self.sets, self.compensator.rank
-        return (
-            f"TOP({type(plain(self.model)).__name__}, nodes={self.data.num_nodes}, "
-            f"batches={len(self)} x {sets.method}, rank={rank}, estimator={self.compensator.estimator}, "
-            f"refresh={self.refreshing})"
-        )
+        kind, rank, estimator = f"{len(self)} x {self.sets.method}", self.compensator.rank, self.compensator.estimator
+        name, nodes = type(plain(self.model)).__name__, self.data.num_nodes
+        return f"TOP({name}, {nodes=}, batches={kind}, {rank=}, estimator={estimator}, refresh={self.refreshing})"
 
     # ---- resuming
 

@@ -104,7 +104,7 @@ def measure(
     elif "top" in methods:
         seed, inits = settings.get("seed", 0), settings.get("inits", 2)
         top.prepare(networks=[random_network(trained.model, number, seed=seed) for number in range(1, inits + 1)])
-    drop, run = TOP(trained.model, data, batches=sets, rank=0, refresh="never"), caller(trained.model)
+    drop, run = TOP(trained.model, data, batches=sets, rank=0, refresh="never", offset=False), caller(trained.model)
     runs: dict[str, Forward] = {"top": top, "drop": drop, "cluster": lambda batch: run(trained.model, batch)}
     comparison = _Comparison(trained.model, drop, data)
     result: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> di
         optimizer.zero_grad()
         gas.learn(batch, mean_loss)
         optimizer.step()
-    bare = TOP(model, data, batches=sets, rank=0, refresh="never")
+    bare = TOP(model, data, batches=sets, rank=0, refresh="never", offset=False)
     return _Comparison(model, bare, data).of(gas.forward, list(gas.cover()))
 
 

@@ -15,7 +15,7 @@ class Top(TOP):
 
     settings: ClassVar[tuple[str, ...]] = (
         *("batches", "ratio", "parts", "regroup", "train_only"),
-        *("rank", "estimator", "inits", "refresh"),
+        *("rank", "estimator", "inits", "refresh", "offset"),
     )
 
     def __init__(self, model: nn.Module, data: Data, *, cache: bool = True, **settings: Any) -> None:
@@ -40,4 +40,4 @@ class Drop(Top):
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "train_only")
 
     def __init__(self, model: nn.Module, data: Data, **settings: Any) -> None:
-        super().__init__(model, data, **settings, rank=0, refresh="never")
+        super().__init__(model, data, **settings, rank=0, refresh="never", offset=False)

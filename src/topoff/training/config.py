@@ -79,6 +79,7 @@ class Config:
     estimator: Annotated[Literal["ridge", "paper", "released"], "How the compensation is estimated."] = "ridge"
     inits: Annotated[Annotated[int, Ge(1), Le(100)] | None, "Number of networks behind the first basis."] = None
     refresh: Annotated[str | None, "auto, every=E (epochs) or never."] = None
+    offset: Annotated[bool | None, "Compensate what has changed since the last refresh, or all (--no-offset)."] = None
     fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
     hops: Annotated[Repeated, "Depth of a target's subgraph (shadow)."] = 2
     walk_length: Annotated[Repeated, "Steps of a random walk (saint-walk)."] = 2

@@ -18,14 +18,15 @@ from typing import Any
 
 from torch_geometric.data import Data
 
+from topoff.compensation.estimator import CLUSTERED, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import Config
 
 RATIO = 0.1
 SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, where the user leaves it open
-RANK, NODES_PER_RANK = 64, 8  # a regression wants several rows per direction
-REFRESH = 5  # epochs
+NODES_PER_RANK = 8  # a regression wants several rows per direction
+EVALUATE = 5  # epochs between exact evaluations of a larger graph
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
 USUAL = ("fanout", "mix")  # settings for which every method has its own default
 
@@ -60,10 +61,11 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
-        rank = min(2 * RANK if config.batches == "random" else RANK, max(1, batch // NODES_PER_RANK))
-        outside = "most messages come from outside a random batch"
-        take("rank", rank, outside if rank > RANK else f"{NODES_PER_RANK} or more nodes per direction")
-        take("refresh", f"every={REFRESH}", "a basis ages as training proceeds, and a refresh costs less than an epoch")
+        usual, most = usual_rank(config.batches or "kaminpar"), max(1, batch // NODES_PER_RANK)
+        why = "a few directions follow the changes outside" if usual == CLUSTERED else "most messages come from outside"
+        why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
+        take("rank", min(usual, most), why)
+        take("refresh", "auto", "as often as it pays: by what is missing, and by the work of an epoch")
     for name in USUAL:
         if name in read:
             usual = inspect.signature(METHODS[config.method]).parameters[name].default
@@ -107,5 +109,5 @@ def _ratio(nodes: int) -> tuple[float, str]:
 
 def _interval(config: Config) -> int:
     """Return the epochs between refreshes, as far as they are fixed."""
-    name, _, number = (config.refresh or f"every={REFRESH}").partition("=")
-    return int(number) if name == "every" and number.isdecimal() and int(number) > 0 else REFRESH
+    name, _, number = (config.refresh or "auto").partition("=")
+    return int(number) if name == "every" and number.isdecimal() and int(number) > 0 else EVALUATE
