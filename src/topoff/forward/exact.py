@@ -1,6 +1,6 @@
 """Exact inference of any unmodified model on the whole graph, batch by batch, in lockstep.
 
-Every batch runs the user's own forward, in a thread of its own of which only one is awake at a time. At each
+Every batch runs the user's own forward, on a stack of its own of which only one is awake at a time. At each
 propagation the batch hands in its rows and sleeps; when all have, the rows are one n x d matrix, and each batch goes on
 with true halo rows. What a sleeping batch holds is what its forward still needs: memory is one batch's work plus one
 n x d matrix per live layer, with no analysis of liveness and no layer computed twice. (The alternative, replaying the
@@ -134,6 +134,7 @@ class Lockstep(Handler):
                         "batch): let it not depend on the rows or the size of the input."
                     )
                 self._share(handed)
+                del handed  # or these rows would live on while the next ones are made
         finally:
             for runner in runners:
                 runner.close()
