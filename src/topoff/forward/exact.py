@@ -208,12 +208,23 @@ class Lockstep(Handler):
         given = call.linear(batch.data)
         if wide:
             given = extended.narrow(given)
-        told = (self.collect or self.remember) and conv.transforms_first and given["x"].dim() == 2
-        call.aggregated = bool(told and given["x"] is not batch.data.x)
-        if call.aggregated:  # (A H) W = A (H W): what is collected is propagated at once
-            given["x"] = batch.operator(call.operator) @ batch.exchange(call, given["x"], record=not call.known)
+        if conv.transforms_first and given["x"].dim() == 2:  # (A H) W = A (H W)
+            given["x"], call.aggregated = self._aggregated(call, given["x"])
         out = call.forward(**given)
         return self.leave(extended, extended.widen(out)) if wide else out
+
+    def _aggregated(self, call: ConvCall, rows: Tensor) -> tuple[Tensor, bool]:
+        """Return the rows that a conv with a matrix before its messages reads, and whether they are aggregated already.
+
+        They are where that is known, where they are collected, and where fewer numbers are exchanged.
+        """
+        batch, told = self.awake, self.collect is not None or self.remember is not None
+        if rows is batch.data.x:
+            known = batch.known(call.operator, rows)
+            return (rows, False) if known is None else (known, True)
+        if not told and rows.size(1) > call.conv.module.out_channels:
+            return rows, False
+        return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply the rows of the global operator with the operand of all batches."""
@@ -222,9 +233,12 @@ class Lockstep(Handler):
             return operand
         if operand is batch.data.x:
             call.hop += 1
-            return batch.operator(call.operator) @ self.graph.features(operand.device)
+            known = batch.known(call.operator, operand)
+            if known is not None:
+                return known.clone()  # some (GCN2Conv) write into what they are given
+            return batch.product(call.operator, operand, self.graph.features(operand.device))
         record = not call.conv.transforms_first and not call.known
-        return batch.operator(call.operator) @ batch.exchange(call, operand, record=record)
+        return batch.product(call.operator, operand, batch.exchange(call, operand, record=record))
 
     def deep_steps(self, conv: Conv) -> frozenset[int]:
         """Return the propagations of a conv that read another's result: they get true rows of that."""
