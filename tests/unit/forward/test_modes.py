@@ -57,14 +57,14 @@ def test_modes_are_as_outside_and_there_again(outer: str, inner: str) -> None:
 
 
 def test_forwards_that_take_turns_keep_their_modes() -> None:
-    outside, before = Outside(), modes()
+    outside, before, ones = Outside(), modes(), torch.ones(2, 2, dtype=torch.float32)
     seen: list[torch.dtype] = []
 
     def forward(precision: AbstractContextManager[Any]) -> Any:
         """Multiply before and after the others have run."""
         with precision:
             for _ in range(2):
-                seen.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+                seen.append((ones @ ones).dtype)
                 with outside.again():
                     yield
 
