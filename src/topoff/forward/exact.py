@@ -222,7 +222,7 @@ class Lockstep(Handler):
         if rows is batch.data.x:
             known = batch.known(call.operator, rows)
             return (rows, False) if known is None else (known, True)
-        if not told and rows.size(1) > call.conv.module.out_channels:
+        if not told and rows.size(1) > int(call.conv.module.out_channels):  # type: ignore[arg-type]
             return rows, False
         return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
-from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
+from torch._C import _len_torch_function_stack
+from torch.overrides import _pop_mode_temporarily
 
 
 class Outside:
@@ -26,13 +27,13 @@ class Outside:
 
     def __init__(self, device: str = "cpu") -> None:
         self.gradients, self.precision = _gradients(), {kind: _precision(kind) for kind in ("cpu", device)}
-        self.depth = len(_get_current_function_mode_stack())
+        self.depth = _len_torch_function_stack()
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """Return to the modes that were noted, inside `with`."""
         with ExitStack() as stack:
-            for _ in range(len(_get_current_function_mode_stack()) - self.depth):
+            for _ in range(_len_torch_function_stack() - self.depth):
                 stack.enter_context(_pop_mode_temporarily())
             for kind, (enabled, dtype) in self.precision.items():
                 if _precision(kind) != (enabled, dtype):

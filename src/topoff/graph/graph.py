@@ -143,7 +143,7 @@ class Graph:
 
     @cached_property
     def corners(self) -> Tensor:
-        """A node without edges, one with a self-loop, one with the most edges, and the last of all, as far as any is."""
+        """A node without edges, one with a self-loop, one with the most edges, and the last of all."""
         source, target = self.data.edge_index
         degree = torch.bincount(source, minlength=self.num_nodes) + torch.bincount(target, minlength=self.num_nodes)
         alone, loops = (degree == 0).nonzero().view(-1), source[source == target]

@@ -47,7 +47,7 @@ def test_neighborhoods_are_cut_once() -> None:
 
 
 @pytest.mark.parametrize("at_hand", [False, True], ids=["cut now", "cut before"])
-def test_products_take_the_rows_of_the_whole_operator(at_hand: bool) -> None:
+def test_products_take_the_rows_of_the_whole_operator(*, at_hand: bool) -> None:
     graph, mean = Graph(corners()), Operator(aggr="mean")
     plan = Plan([CONV], (mean,), ())
     batch = cut_batch(graph, plan, NODES) if at_hand else graph.induced(NODES)
