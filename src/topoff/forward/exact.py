@@ -1,6 +1,6 @@
 """Exact inference of any unmodified model on the whole graph, batch by batch, in lockstep.
 
-Every batch runs the user's own forward, in a thread of its own of which only one is awake at a time. At each
+Every batch runs the user's own forward, on a stack of its own of which only one is awake at a time. At each
 propagation the batch hands in its rows and sleeps; when all have, the rows are one n x d matrix, and each batch goes on
 with true halo rows. What a sleeping batch holds is what its forward still needs: memory is one batch's work plus one
 n x d matrix per live layer, with no analysis of liveness and no layer computed twice. (The alternative, replaying the
@@ -134,6 +134,7 @@ class Lockstep(Handler):
                         "batch): let it not depend on the rows or the size of the input."
                     )
                 self._share(handed)
+                del handed  # or these rows would live on while the next ones are made
         finally:
             for runner in runners:
                 runner.close()
@@ -207,12 +208,23 @@ class Lockstep(Handler):
         given = call.linear(batch.data)
         if wide:
             given = extended.narrow(given)
-        told = (self.collect or self.remember) and conv.transforms_first and given["x"].dim() == 2
-        call.aggregated = bool(told and given["x"] is not batch.data.x)
-        if call.aggregated:  # (A H) W = A (H W): what is collected is propagated at once
-            given["x"] = batch.operator(call.operator) @ batch.exchange(call, given["x"], record=not call.known)
+        if conv.transforms_first and given["x"].dim() == 2:  # (A H) W = A (H W)
+            given["x"], call.aggregated = self._aggregated(call, given["x"])
         out = call.forward(**given)
         return self.leave(extended, extended.widen(out)) if wide else out
+
+    def _aggregated(self, call: ConvCall, rows: Tensor) -> tuple[Tensor, bool]:
+        """Return the rows that a conv with a matrix before its messages reads, and whether they are aggregated already.
+
+        They are where that is known, where they are collected, and where fewer numbers are exchanged.
+        """
+        batch, told = self.awake, self.collect is not None or self.remember is not None
+        if rows is batch.data.x:
+            known = batch.known(call.operator, rows)
+            return (rows, False) if known is None else (known, True)
+        if not told and rows.size(1) > int(call.conv.module.out_channels):  # type: ignore[arg-type]
+            return rows, False
+        return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply the rows of the global operator with the operand of all batches."""
@@ -221,9 +233,12 @@ class Lockstep(Handler):
             return operand
         if operand is batch.data.x:
             call.hop += 1
-            return batch.operator(call.operator) @ self.graph.features(operand.device)
+            known = batch.known(call.operator, operand)
+            if known is not None:
+                return known.clone()  # some (GCN2Conv) write into what they are given
+            return batch.product(call.operator, operand, self.graph.features(operand.device))
         record = not call.conv.transforms_first and not call.known
-        return batch.operator(call.operator) @ batch.exchange(call, operand, record=record)
+        return batch.product(call.operator, operand, batch.exchange(call, operand, record=record))
 
     def deep_steps(self, conv: Conv) -> frozenset[int]:
         """Return the propagations of a conv that read another's result: they get true rows of that."""

@@ -12,6 +12,7 @@ from topoff.forward.convs import Conv
 from topoff.forward.intercept import ConvCall
 from topoff.forward.plan import Plan
 from topoff.forward.runner import Runner
+from topoff.forward.structure import Structure
 from topoff.graph.graph import Graph, Neighborhood
 from topoff.graph.operators import Operator, Sparse
 
@@ -39,7 +40,8 @@ class Member:
         self.calls: dict[str, int] = {}  # of every conv so far
         self._operators: dict[Operator, Sparse] = {}
         supplement = batch.get("supplement")  # of a batch that is at hand: it was cut already
-        self._around: dict[str, Neighborhood] = dict(supplement.structure.around) if supplement else {}
+        self._structure: Structure | None = supplement.structure.to(device) if supplement else None
+        self._around: dict[str, Neighborhood] = dict(self._structure.around) if self._structure else {}
         wide = supplement.wide if supplement else None
         if plan.wide and wide is None:
             wide = graph.widened(batch, self.neighborhood(plan.around))
@@ -61,11 +63,19 @@ class Member:
         assert whole is not None
         return whole
 
-    def operator(self, operator: Operator) -> Sparse:
-        """Return A[B, :] of an operator, cut at the first call."""
-        if operator not in self._operators:
+    def product(self, operator: Operator, own: Tensor, rows: Tensor) -> Tensor:
+        """Return A[B, :] H from the batch's own rows and those of all nodes (n, d); (b, d)."""
+        if self._structure and operator in self._structure.spots:
+            return self._structure.spots[operator].product(own[: self.size], rows)
+        if operator not in self._operators:  # cut at the first call
             self._operators[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
-        return self._operators[operator]
+        return self._operators[operator] @ rows
+
+    def known(self, operator: Operator, rows: Tensor) -> Tensor | None:
+        """Return A[B, :] X where the rows are the raw features and it is at hand; (b, f)."""
+        if self._structure is None or rows is not self.data.x:
+            return None
+        return self._structure.constants.get((operator,))
 
     def neighborhood(self, flow: str) -> Neighborhood:
         """Return the edges about the batch, cut at the first call."""

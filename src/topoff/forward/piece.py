@@ -28,7 +28,7 @@ def piece_of(graph: Graph, *, seed: int = 0) -> Data:
         nodes = torch.arange(graph.num_nodes)
     else:
         generator = torch.Generator().manual_seed(seed)
-        nodes = _corners(graph)
+        nodes = graph.corners
         for _ in range(8):
             nodes = _grown(graph, nodes, generator)
     piece = graph.induced(nodes)
@@ -56,16 +56,6 @@ def few_of(graph: Graph) -> Data:
     few = graph.fill(Data(edge_index=edges, num_nodes=len(nodes)), nodes, inside)
     few.n_id, few.batch_size = nodes, len(nodes)
     return few
-
-
-def _corners(graph: Graph) -> Tensor:
-    """Return a node without edges, one with a self-loop, one with the most edges, and the last of all."""
-    source, target = graph.data.edge_index
-    degree = torch.bincount(torch.cat([source, target]), minlength=graph.num_nodes)
-    alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
-    last = alone.new_tensor([graph.num_nodes - 1])
-    corners: Tensor = torch.unique(torch.cat([alone[:1], loops[:1], degree.argmax().view(1), last]))
-    return corners
 
 
 def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,6 @@
-"""Run a function in a thread that is awake only while it is asked to: a coroutine through code that knows of none.
+"""Run a function that sleeps wherever it hands something in: a coroutine through code that knows of none.
+
+All run in one thread, in turns, each on a stack of its own (greenlet).
 
 >>> class One:
 ...     data = Data(x=torch.ones(1, 1))
@@ -12,75 +14,65 @@
 
 from __future__ import annotations
 
-import threading
+import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from greenlet import GreenletExit, getcurrent, greenlet
 from torch import nn
 from torch_geometric.data import Data
 
-
-class _Closed(BaseException):
-    """Unwind a sleeping batch after another one failed."""
+from topoff.forward.modes import Outside
 
 
 class Runner:
-    """Run one batch's forward in a thread that is awake only inside `step`."""
+    """Run one batch's forward, which is awake only inside `step`."""
 
     def __init__(self, batch: Any, forward: Callable[[Data], Any]) -> None:
-        """Prepare the thread; the first `step` starts it."""
+        """Prepare the forward; the first `step` starts it."""
         self.batch = batch
         self.done = False
-        self._handed: Any = None
-        self._error: BaseException | None = None
         self._closing = False
-        self._wake, self._slept = threading.Semaphore(0), threading.Semaphore(0)
-        device = batch.data.x.device.type  # precision belongs to the thread, too
-        self._precision = torch.autocast(
-            device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
-        )
-        self._thread = threading.Thread(target=self._main, args=(forward,), daemon=True)
+        self._outside = Outside(batch.data.x.device.type)
+        self._forward = greenlet(lambda: self._run(forward))
+        self._forward.gr_context = contextvars.copy_context()
 
     def step(self) -> Any:
-        """Run until the batch hands something in or ends; return that."""
-        if self._thread.ident is None:
-            self._thread.start()
-        else:
-            self._wake.release()
-        self._slept.acquire()
-        if self._error is not None:
-            raise self._error
-        handed, self._handed = self._handed, None
-        return handed
+        """Run until the batch hands something in or ends; return that.
+
+        An error of the forward is raised here.
+        """
+        self._forward.parent = getcurrent()
+        try:
+            return self._forward.switch()
+        finally:
+            self.done = self._forward.dead
 
     def hand_in(self, value: Any) -> None:
         """Called by the batch: hand a value to `step` and sleep until the next one."""
-        self._handed = value
-        self._slept.release()
-        self._wake.acquire()
+        if getcurrent() is not self._forward:
+            raise ValueError(
+                "Expected the model's layers to run in the thread that the model is called in (got another one): call "
+                "them one after the other in its forward."
+            )
+        if not self._closing:
+            with self._outside.again():
+                self._forward.parent.switch(value)
         if self._closing:
-            raise _Closed
+            raise GreenletExit  # again, where the forward has caught it
 
     def close(self) -> None:
-        """End the thread wherever it is."""
-        if self._thread.is_alive():
+        """End the forward wherever it is: no error that a model could catch, unless it catches everything."""
+        if not self._forward.dead:
             self._closing = True
-            self._wake.release()
-            self._thread.join()
+            self._forward.parent = getcurrent()
+            self._forward.throw()
 
-    def _main(self, forward: Callable[[Data], Any]) -> None:
-        """Run the forward in the thread; hand over its output or its error."""
-        try:
-            with torch.no_grad(), self._precision:  # the mode belongs to the thread
-                self._handed = forward(self.batch.data)
-        except _Closed:
-            return
-        except BaseException as error:
-            self._error = error
-        self.done = True
-        self._slept.release()
+    def _run(self, forward: Callable[[Data], Any]) -> Any:
+        with torch.inference_mode(False), torch.no_grad():
+            return forward(self.batch.data)
 
 
 class Attributes:

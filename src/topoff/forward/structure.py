@@ -20,7 +20,7 @@ from torch import Tensor
 
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Chain, Graph, Neighborhood
-from topoff.graph.operators import Aggregation, Movable, Operator, Sparse
+from topoff.graph.operators import Aggregation, Movable, Operator, Sparse, multiply
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,6 +30,15 @@ class Spot(Movable):
     within: Sparse  # A[B, B]
     boundary: Tensor  # (r,) positions in the batch of the rows with neighbours outside
     halo: Sparse  # A[boundary, C], columns numbered globally
+
+    def product(self, own: Tensor, rows: Tensor) -> Tensor:
+        """Return A[B, :] H from the batch's own rows (b, d) and those of all nodes (n, d); no gradient; (b, d)."""
+        within, halo = self.within, self.halo
+        out = multiply(within.ids, within.offsets, within.values, own)
+        if len(self.boundary):
+            extra = multiply(halo.ids, halo.offsets, halo.values, rows)
+            out = out.add_(extra) if len(self.boundary) == len(out) else out.index_add_(0, self.boundary, extra)
+        return out.to(torch.promote_types(within.weighs or own.dtype, own.dtype))
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -136,17 +137,32 @@ class Graph:
             self._constants[chain] = self.aggregation(chain[-1]).all() @ self.propagated(chain[:-1])
         return self._constants[chain]
 
+    def let_go(self) -> None:
+        """Let go of the propagated features: batches that were cut once have their rows; they can be made again."""
+        self._constants.clear()
+
+    @cached_property
+    def corners(self) -> Tensor:
+        """A node without edges, one with a self-loop, one with the most edges, and the last of all."""
+        source, target = self.data.edge_index
+        degree = torch.bincount(source, minlength=self.num_nodes) + torch.bincount(target, minlength=self.num_nodes)
+        alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
+        last = alone.new_tensor([self.num_nodes - 1])
+        corners: Tensor = torch.unique(torch.cat([alone[:1], loops[:1], degree.argmax().view(1), last]))
+        return corners
+
     def edges_into(self, nodes: Tensor, *, flow: str = "source_to_target") -> Tensor:
         """Return the positions of the edges whose messages arrive at the nodes, in the graph's own order."""
         if flow not in self._incoming:
             receiver = self.data.edge_index[1 if flow == "source_to_target" else 0]
             order = receiver.argsort(stable=True)
+            order = order.to(torch.int32) if len(order) < 2**31 else order  # kept: half the memory
             counts = torch.bincount(receiver, minlength=self.num_nodes)
             self._incoming[flow] = order, torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         order, offsets = self._incoming[flow]
         start, count = offsets[nodes], offsets[nodes + 1] - offsets[nodes]
         skip = torch.repeat_interleave(start - (count.cumsum(0) - count), count)
-        return order[torch.arange(skip.numel()) + skip].sort().values
+        return order[torch.arange(skip.numel()) + skip].long().sort().values
 
     def induced(self, nodes: Tensor) -> Data:
         """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them."""

@@ -25,7 +25,7 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    # one arena: exact inference runs each batch in a thread, and a thread's own arena cannot hold large blocks
+    # one arena: that of another thread cannot hold large blocks
     wanted = ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 1 << 28))
     return all(mallopt(name, value) == 1 for name, value in wanted)
 

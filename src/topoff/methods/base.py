@@ -27,7 +27,7 @@ from topoff.graph.graph import APART, AROUND, Graph
 from topoff.methods.histories import Histories
 
 Ints = npt.NDArray[np.int64]
-AT_LEAST = 1000  # nodes that exact inference takes at a time: every piece costs a thread
+AT_LEAST = 1000  # nodes that exact inference takes at a time: every piece costs a forward
 
 
 def rows_of(graph: Graph, nodes: Tensor, edge_index: Tensor, edge_ids: Tensor) -> Data:

@@ -148,6 +148,7 @@ class Network(Sized):
             if self.residual and h.shape[1:] == x.shape[1:]:
                 h = h + x[: len(h)]  # sampled layers return the rows that are still needed, the first ones
             x = self._drop(self.activation(h))
+            del h  # or the next layer would run beside it
             if self.mix is not None:  # a running sum: exact inference then holds one matrix, not one per layer
                 total = total[: len(x)] + self.jumps[layer](x).relu()
         if self.mix is not None:

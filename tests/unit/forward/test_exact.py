@@ -1,12 +1,14 @@
 """Exact inference in lockstep: what it returns, what it tells, what it refuses, what it leaves behind."""
 
 import copy
+import gc
 import threading
 from collections import namedtuple
 
 import pytest
 import torch
 import torch_geometric.nn as gnn
+from greenlet import greenlet
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -28,6 +30,11 @@ def run(model: nn.Module, data: Data | None = None, **kwargs: object) -> Tensor:
         plan=make_plan(model, graph, call=kwargs.get("call")),
         **kwargs,
     )
+
+
+def sleeping() -> int:
+    """Count the forwards that were begun and have not ended."""
+    return sum(type(found) is greenlet and bool(found) for found in gc.get_objects())
 
 
 class Mixed(nn.Module):
@@ -189,20 +196,55 @@ def test_collect_counts_the_hops_of_a_conv() -> None:
     assert [(name, hop) for name, hop, _ in collected(model, data)] == [("", 1), ("", 2)]
 
 
+def test_a_user_can_evaluate_in_a_thread_of_theirs() -> None:
+    found: dict[int, Tensor] = {}
+    models = [gnn.GCN(4, 8, num_layers=3, out_channels=3).double() for _ in range(2)]
+    threads = [threading.Thread(target=lambda i=i: found.update({i: run(models[i])})) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(found[number], run(model)) for number, model in enumerate(models))
+
+
+def test_precision_around_one_layer_stays_there() -> None:
+    class Half(nn.Module):
+        """Run a middle layer in another precision than the others."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList(gnn.GraphConv(4, 4) for _ in range(3))
+            self.seen: set[tuple[int, bool]] = set()
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            for number, conv in enumerate(self.convs):
+                with torch.autocast("cpu", enabled=number == 1):
+                    x = conv(x + 1, edge_index).float()
+                    self.seen.add((number, torch.is_autocast_enabled("cpu")))
+            return x
+
+    model, data = Half().float().eval(), corners()
+    data.x = data.x.float()
+    out = run(model, data)
+    assert model.seen == {(0, False), (1, True), (2, False)}
+    assert torch.allclose(out, model(data.x, data.edge_index), rtol=1e-2)
+    assert not torch.is_autocast_enabled("cpu")
+
+
 # what it refuses
 
 
-def test_an_error_in_the_model_surfaces_and_all_threads_end() -> None:
-    before = threading.active_count()
+def test_an_error_in_the_model_surfaces_and_all_forwards_end() -> None:
+    before = sleeping()
     with pytest.raises(ValueError, match="the model's own trouble"):
         run(Broken().double())
-    assert threading.active_count() == before
+    assert sleeping() == before
 
 
-def test_all_threads_end_after_success() -> None:
-    before = threading.active_count()
+def test_all_forwards_end_after_success() -> None:
+    before = sleeping()
     run(Mixed().double())
-    assert threading.active_count() == before
+    assert sleeping() == before
 
 
 def test_the_model_is_restored_after_an_error() -> None:
@@ -217,10 +259,10 @@ def test_the_model_is_restored_after_an_error() -> None:
     ("model", "got"), [(Pooled(), r"shape \(5, 3\)"), (PooledToNothing(), r"shape \(\)")], ids=["pooled", "a number"]
 )
 def test_outputs_that_are_not_one_row_per_node_are_refused(model: nn.Module, got: str) -> None:
-    before = threading.active_count()
+    before = sleeping()
     with pytest.raises(ValueError, match=rf"one row per node \(got {got} for a batch of .*pool outside"):
         run(model.double())
-    assert threading.active_count() == before
+    assert sleeping() == before
 
 
 def test_an_output_of_another_kind_is_refused() -> None:
@@ -252,10 +294,10 @@ def test_an_output_beside_the_rows_must_be_common_to_all_batches() -> None:
 
 
 def test_a_depth_that_depends_on_the_batch_is_refused() -> None:
-    before = threading.active_count()
+    before = sleeping()
     with pytest.raises(ValueError, match=r"every batch to pass the same convs \(got a forward whose depth depends"):
         run(Deeper().double())
-    assert threading.active_count() == before
+    assert sleeping() == before
 
 
 def test_convs_that_depend_on_the_batch_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 import torch_geometric.nn as gnn
 
@@ -11,6 +12,7 @@ from topoff.forward.intercept import ConvCall
 from topoff.forward.member import Handed, Member
 from topoff.forward.plan import Plan
 from topoff.forward.runner import Runner
+from topoff.forward.subgraph import cut_batch
 from topoff.graph.graph import AROUND, Graph
 from topoff.graph.operators import Operator
 
@@ -38,13 +40,33 @@ def test_a_wide_model_is_called_with_all_that_is_around() -> None:
     assert torch.equal(found.data.edge_index, near.edge_index)
 
 
-def test_operators_and_neighborhoods_are_cut_once() -> None:
-    found, mean = member(), Operator(aggr="mean")
-    assert found.operator(mean) is found.operator(mean)
+def test_neighborhoods_are_cut_once() -> None:
+    found = member()
     assert found.neighborhood("source_to_target") is found.neighborhood("source_to_target")
     assert found.neighborhood("target_to_source").halo.tolist() == [3]
-    expected = found.graph.aggregation(mean).all() @ corners().x
-    assert torch.allclose(found.operator(mean) @ corners().x, expected[NODES])
+
+
+@pytest.mark.parametrize("at_hand", [False, True], ids=["cut now", "cut before"])
+def test_products_take_the_rows_of_the_whole_operator(*, at_hand: bool) -> None:
+    graph, mean = Graph(corners()), Operator(aggr="mean")
+    plan = Plan([CONV], (mean,), ())
+    batch = cut_batch(graph, plan, NODES) if at_hand else graph.induced(NODES)
+    found, rows = Member(graph, batch, plan, device=CPU), torch.rand(14, 3, dtype=torch.float64)
+    expected = (graph.aggregation(mean).all() @ rows)[NODES]
+    for own in (rows[NODES], torch.cat([rows[NODES], rows[:3]])):  # a wide model has more rows
+        assert torch.allclose(found.product(mean, own, rows), expected)
+
+
+def test_propagated_features_are_known_where_they_were_cut() -> None:
+    graph, mean = Graph(corners()), Operator(aggr="mean")
+    plan = Plan([CONV], (mean,), (), chains=((mean,),))
+    found = Member(graph, cut_batch(graph, plan, NODES), plan, device=CPU)
+    known = found.known(mean, found.data.x)
+    assert known is not None
+    assert torch.equal(known, graph.propagated((mean,))[NODES])
+    assert found.known(mean, found.data.x.clone()) is None, "other rows are not known"
+    assert found.known(Operator(), found.data.x) is None, "another operator"
+    assert member().known(mean, member().data.x) is None
 
 
 def test_an_exchange_hands_rows_in_and_returns_what_all_made_of_them() -> None:

@@ -257,3 +257,31 @@ def test_features_are_moved_once() -> None:
     meta = graph.features(torch.device("meta"))
     assert meta is graph.features(torch.device("meta"))
     assert meta.device.type == "meta"
+
+
+# what is kept
+
+
+def test_corners_are_found_once() -> None:
+    graph = Graph(corners())
+    found, edges = graph.corners, graph.data.edge_index
+    assert graph.corners is found
+    loops = edges[0][edges[0] == edges[1]]
+    alone = [node for node in range(graph.num_nodes) if not (edges == node).any()]
+    assert set(found.tolist()) >= {graph.num_nodes - 1, int(loops[0]), alone[0]}
+    assert len(found) <= 4
+
+
+def test_propagated_features_can_be_let_go_and_made_again() -> None:
+    graph, chain = Graph(corners()), (Operator(aggr="mean"),)
+    first = graph.propagated(chain)
+    assert graph.propagated(chain) is first
+    graph.let_go()
+    assert graph.propagated(chain) is not first
+    assert torch.equal(graph.propagated(chain), first)
+
+
+def test_edges_are_found_by_positions_of_the_graphs_own_kind() -> None:
+    found = Graph(corners()).edges_into(torch.tensor([0, 3]))
+    assert found.dtype == torch.int64
+    assert found.tolist() == sorted(found.tolist())
