@@ -29,6 +29,33 @@ if TYPE_CHECKING:
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 600  # default number of parts on a large graph: small enough to balance the classes of batches
 NODES_PER_PART = 50  # parts are not made smaller than this by default
+RATIO = 0.1  # nodes per batch, as a share of all
+SMALL, LARGE = 1_000, 3_000  # nodes that a batch has at least and at most, where the user leaves it open
+LABELS = 64  # training nodes that it has at least
+
+
+def chosen_ratio(data: Data, *, train_only: bool) -> float:
+    """Choose the fraction of a graph's nodes, or of its training nodes, per batch."""
+    nodes, known = int(data.num_nodes or 0), "train_mask" in data
+    labels = int(data.train_mask.sum()) if known else nodes
+    return usual_ratio(labels if train_only and known else nodes, labels=labels)[0]
+
+
+def usual_ratio(nodes: int, *, labels: int) -> tuple[float, str]:
+    """Choose the fraction of nodes per batch: a tenth, in bounds; small batches are many steps in little time.
+
+    >>> usual_ratio(90_000, labels=50_000)
+    (0.033333, 'a batch has at most 3,000 nodes: many steps in little time')
+    """
+    if nodes <= SMALL:
+        return 1.0, f"{nodes:,} nodes fit in one batch"
+    if min(RATIO, LARGE / nodes) * labels < LABELS:
+        return round(1 / max(1, labels // LABELS), 4), f"a batch has at least about {LABELS} training nodes"
+    if nodes * RATIO < SMALL:
+        return round(1 / max(2, nodes // SMALL), 4), f"a batch has at least about {SMALL:,} nodes"
+    if nodes * RATIO > LARGE:
+        return round(1 / -(-nodes // LARGE), 6), f"a batch has at most {LARGE:,} nodes: many steps in little time"
+    return RATIO, "ten batches; smaller ones are more steps in the same time, larger ones are less noisy"
 
 
 def count_batches(ratio: float) -> int:

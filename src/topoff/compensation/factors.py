@@ -10,7 +10,7 @@ exact at the refresh whatever the rank is. It is added before a conv's weights, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -29,6 +29,19 @@ def ways_of(place: str, plan: Plan) -> list[Way]:
     if conv.path == "general" or conv.name in plan.rewired:
         return [plan.flow_of(conv)]
     return [operator for operator in plan.operators if operator in conv.operators.values()]
+
+
+def share_outside(structures: Iterable[Structure]) -> float:
+    """Return the share of all messages that comes from outside the batches, by weight."""
+    outside = total = 0.0
+    for structure in structures:
+        for spot in structure.spots.values():
+            found, inside = (float(each.values.abs().sum()) for each in (spot.halo, spot.within))
+            outside, total = outside + found, total + found + inside
+        for near in structure.around.values():
+            outside += int((near.edge_index[0] >= len(structure.nodes)).sum())
+            total += near.edge_index.size(1)
+    return outside / total if total else 0.0
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 FEATURE_WEIGHT = 0.1  # norm of the propagated features A X in the basis, relative to that of an embedding block
-GRAM_ROWS = 16384  # principal directions come from the Gram matrix of about this many rows, evenly spaced
+HELD = 768  # columns that are held at least before some are let go
+GRAM_ROWS = 8192  # principal directions come from the Gram matrix of about this many rows, evenly spaced
 WIDE = 1024  # columns beyond which principal directions come from a randomised range finder
 
 
@@ -34,8 +35,8 @@ def full_precision() -> Iterator[None]:
 class Principal:
     """Collect blocks of embeddings and keep their leading principal directions (uncentred), in bounded memory.
 
-    With more than four times `width` columns the directions of least energy are let go, so that n x 4 width numbers
-    are held, however many blocks come.
+    With more than `HELD` columns, and more than four times `width`, the directions of least energy are let go, so that
+    n x 4 width numbers are held, however many blocks come.
     """
 
     def __init__(self, width: int | None, *, dtype: torch.dtype | None = None) -> None:
@@ -55,7 +56,7 @@ class Principal:
         self.blocks += 1
         self._columns.append(block)
         held = sum(part.size(1) for part in self._columns)
-        if self.width is not None and held > 4 * self.width:
+        if self.width is not None and held > max(HELD, 4 * self.width):
             self._columns = [compress(self._columns, 2 * self.width)]
 
     def add_features(self, leading: Tensor) -> None:

@@ -4,9 +4,9 @@
 >>> policy.begin(price=0.6)
 >>> policy.interval
 1
->>> policy.observe(0.01)
+>>> policy.observe(0.005)
 >>> policy.interval, policy.why
-(2, 'missed 1.0 %, little: the next one after 2 epochs')
+(2, 'missed 0.5 %, little: the next one after 2 epochs')
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-SMALL, LARGE = 0.05, 0.15  # of the messages from outside missed: below the first wait longer, above the second shorter
+SMALL, LARGE = 0.015, 0.04  # of all messages missed: below the first wait longer, above the second shorter
 SHARE = 0.15  # of an epoch's work that refreshes may take, on average
 EARLY = 3  # refreshes at first that come closer together, each half as far: weights move fastest then
 LONGEST = 64  # epochs that an interval grows to by itself
@@ -28,7 +28,7 @@ class Refreshing:
     automatic: bool = False
     price: float = 0.0  # of a refresh, in epochs
     count: int = 0  # of refreshes so far
-    last: float | None = None  # what the last one found missing, of the messages from outside
+    last: float | None = None  # what the last one found missing, of all messages
 
     @classmethod
     def parse(cls, policy: str) -> Refreshing:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.batching.node_sets import NodeSets
+from topoff.batching.node_sets import NodeSets, chosen_ratio
 from topoff.batching.overlapping_sets import SampledSets, named_sets
 from topoff.compensation.basis import Basis
 from topoff.compensation.certificate import BatchReport, describe_batch
@@ -46,7 +46,7 @@ class TOP(Learner):
     Args:
         model: any PyG model that works per node and neighbour; it is called, never changed.
         data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
-        ratio: fraction of the nodes per batch.
+        ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
             default 16 for batches of clusters, else 64.
         batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
@@ -58,10 +58,9 @@ class TOP(Learner):
         ridge: lambda of the estimator.
         anchors: nodes of a batch that the paper's estimators read.
         refresh: when to re-estimate from current embeddings: "auto", as often as it pays, "every=E" epochs or "never".
-        offset: compensate only what has changed since the last refresh (see `factors`); by default with "ridge" and a
-            refresh. False is the paper's form.
+        offset: compensate only what has changed since the last refresh (default with "ridge" and a refresh).
         regroup: merge parts into new batches every epoch.
-        train_only: batch the training nodes alone; all others are halo, and compensated.
+        train_only: batch the training nodes alone; all others are halo.
         tolerance: a certificate above this warns.
         seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
@@ -85,7 +84,7 @@ class TOP(Learner):
         model: nn.Module,
         data: Data,
         *,
-        ratio: float = 0.1,
+        ratio: float | None = None,
         rank: int | float | None = None,
         batches: str | NodeSets | SampledSets = "kaminpar",
         parts: int | None = None,
@@ -106,6 +105,7 @@ class TOP(Learner):
     ) -> None:
         super().__init__(model, data, call=call, fast_dropout=fast_dropout, progress=progress)
         if isinstance(batches, str):
+            ratio = chosen_ratio(data, train_only=train_only) if ratio is None else ratio
             batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
         rank = usual_rank(batches.method) if rank is None else rank
         self.sets = batches

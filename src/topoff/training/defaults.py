@@ -18,13 +18,12 @@ from typing import Any
 
 from torch_geometric.data import Data
 
+from topoff.batching.node_sets import usual_ratio
 from topoff.compensation.estimator import CLUSTERED, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import Config
 
-RATIO = 0.1
-SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, where the user leaves it open
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
@@ -57,7 +56,8 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
             take("batches", "random", "no edges, nothing to cluster")
         train_only = config.train_only and "train_only" in read and "train_mask" in data
         batched = int(data.train_mask.sum()) if train_only else nodes
-        ratio, why = _ratio(batched)
+        labels = int(data.train_mask.sum()) if "train_mask" in data else nodes
+        ratio, why = usual_ratio(batched, labels=labels)
         take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
@@ -94,17 +94,6 @@ def unused(config: Config, given: Iterable[str]) -> list[str]:
     # of a class of the user's, or a name that will be refused, nothing is known
     ignored = OPTIONS - options_of(model) if model in MODELS else frozenset()
     return found + [f"{key} has no effect on model {model}" for key in given if key in ignored]
-
-
-def _ratio(nodes: int) -> tuple[float, str]:
-    """Choose the fraction of nodes per batch: a tenth, in bounds."""
-    if nodes <= SMALL:
-        return 1.0, f"{nodes:,} nodes fit in one batch"
-    if nodes * RATIO < SMALL:
-        return round(1 / max(2, nodes // SMALL), 4), f"a batch has at least about {SMALL:,} nodes"
-    if nodes * RATIO > LARGE:
-        return round(1 / -(-nodes // LARGE), 6), f"a batch has at most {LARGE:,} nodes"
-    return RATIO, "ten batches; smaller ones save memory, larger ones are less noisy"
 
 
 def _interval(config: Config) -> int:

@@ -44,7 +44,7 @@ def test_a_policy_that_is_no_string_is_refused(policy: object) -> None:
 
 def test_a_fixed_interval_does_not_follow_certificates_but_keeps_the_last() -> None:
     policy = Refreshing.parse("every=4")
-    policy.observe(0.01)
+    policy.observe(0.001)
     policy.observe(0.9)
     assert (policy.interval, policy.last) == (4, 0.9)
 
@@ -57,10 +57,10 @@ def test_adaptive_is_the_former_name_of_auto() -> None:
     ("missed", "interval"),
     [
         ((), 1),
-        ((0.01,), 2),  # little is missed: wait twice as long
-        ((0.01, 0.01), 4),
-        ((0.01, 0.10), 2),  # some: as long as before
-        ((0.01, 0.01, 0.2), 2),  # much: half
+        ((0.001,), 2),  # little is missed: wait twice as long
+        ((0.001, 0.001), 4),
+        ((0.001, 0.02), 2),  # some: as long as before
+        ((0.001, 0.001, 0.2), 2),  # much: half
         ((0.5, 0.5), 1),  # never below one epoch
     ],
     ids=str,
@@ -70,7 +70,7 @@ def test_an_automatic_interval_by_hand(missed: tuple[float, ...], interval: int)
 
 
 def test_an_automatic_interval_stops_growing() -> None:
-    assert auto(*[0.01] * 20).interval == LONGEST
+    assert auto(*[0.001] * 20).interval == LONGEST
 
 
 def test_a_dear_refresh_is_rare_but_for_the_first_few() -> None:
@@ -87,7 +87,7 @@ def test_refreshes_take_their_share_of_the_work_at_most() -> None:
 
 
 def test_an_automatic_policy_is_due_by_its_interval() -> None:
-    policy = auto(0.01, 0.01)
+    policy = auto(0.001, 0.001)
     assert [policy.due(age) for age in (3, 4)] == [False, True]
 
 
@@ -95,7 +95,7 @@ def test_an_automatic_policy_is_due_by_its_interval() -> None:
     ("missed", "why"),
     [
         ((), "first"),
-        ((0.01,), "missed 1.0 %, little: the next one after 2 epochs"),
+        ((0.001,), "missed 0.1 %, little: the next one after 2 epochs"),
         ((0.5,), "missed 50.0 %, much: the next one after 1 epochs"),
     ],
 )

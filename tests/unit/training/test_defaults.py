@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.nn import GCN
 
+from topoff import TOP
 from topoff.training.config import Config, make_config
 from topoff.training.defaults import Choice, choose, unused
 
@@ -40,9 +42,9 @@ def test_nothing_is_left_open() -> None:
         (5_500, 0.2, "at least about 1,000"),
         (9_999, 0.1111, "at least about 1,000"),
         (10_000, 0.1, "ten batches"),
-        (1_000_000, 0.1, "ten batches"),
-        (1_000_001, 0.090909, "at most 100,000"),
-        (2_000_000, 0.05, "at most 100,000"),
+        (30_000, 0.1, "ten batches"),
+        (30_001, 0.090909, "at most 3,000"),
+        (60_000, 0.05, "at most 3,000"),
     ],
 )
 def test_the_ratio_by_the_size_of_the_graph(nodes: int, ratio: float, why: str) -> None:
@@ -56,10 +58,11 @@ def test_the_ratio_by_the_size_of_the_graph(nodes: int, ratio: float, why: str) 
     [
         (5, {}, 1),
         (100, {}, 12),
-        (100_000, {"batches": "random"}, 128),
+        (100_000, {"batches": "random"}, 64),
+        (100_000, {"batches": "ibmb"}, 64),
         (1_000, {"batches": "random", "ratio": 0.1}, 12),
-        (1_000, {}, 64),
-        (100_000, {}, 64),
+        (1_000, {}, 16),
+        (100_000, {}, 16),
         (1_000, {"ratio": 0.1}, 12),
         (40, {"ratio": 0.1}, 1),
     ],
@@ -72,9 +75,17 @@ def test_the_rank_leaves_several_nodes_per_direction(nodes: int, settings: dict[
 def test_the_rank_counts_training_nodes_where_they_alone_are_batched() -> None:
     data = graph(1_000)
     data.train_mask = torch.arange(1_000) < 160
-    assert choose(config(ratio=0.5), data)[0].rank == 62
-    assert choose(config(ratio=0.5, train_only=True), data)[0].rank == 10
-    assert choose(config(ratio=0.5, train_only=True), graph(1_000))[0].rank == 62  # a graph without masks
+    assert choose(config(ratio=0.2), data)[0].rank == 16
+    assert choose(config(ratio=0.2, train_only=True), data)[0].rank == 4
+    assert choose(config(ratio=0.2, train_only=True), graph(1_000))[0].rank == 16  # a graph without masks
+
+
+@pytest.mark.parametrize(("labels", "ratio"), [(60, 1.0), (130, 0.5), (1_000, 0.1)])
+def test_a_batch_has_some_training_nodes(labels: int, ratio: float) -> None:
+    data = graph(20_000)
+    data.train_mask = torch.arange(20_000) < labels
+    assert choose(config(), data)[0].ratio == ratio
+    assert TOP(GCN(1, 2, num_layers=1), data).sets.ratio == ratio
 
 
 def test_a_graph_without_edges_is_not_clustered() -> None:
