@@ -102,7 +102,14 @@ class Basis:
             self.embed(network, _to(_added(principal), *keep), current=done == 0)
         self.compensator.finish(principal)
         self.loader.compensate(exact)
+        self._let_go()
         return self.loader
+
+    def _let_go(self) -> None:
+        """Let go of what only batches that are cut anew would read: the basis itself, and A X."""
+        if self.loader.sets.covers and not self.loader.sets.regroup:
+            self.compensator.let_go()
+            self.loader.graph.let_go()
 
     @property
     def compensates(self) -> bool:
@@ -115,7 +122,6 @@ class Basis:
         By counting, for seconds would make a run another one on every machine.
         """
         batches = self.loader.batches()
-        self._outside = share_outside(batch.supplement.structure for batch in batches)
         trained = sum(len(each.n_id) for each in batches if "train_mask" not in each or bool(each.train_mask.any()))
         return WORK * self.loader.graph.num_nodes / max(1, trained)
 
@@ -133,10 +139,12 @@ class Basis:
         exact: dict[str, Tensor] = {}
         keep = [exact.__setitem__] if self.offset else []
         out = self.embed(self.model, _to(residual.add, _added(principal), *keep), current=True)
-        self.refreshing.observe(self._take(residual) * self._outside)
+        outside = share_outside(batch.supplement.structure for batch in self.loader.batches())
+        self.refreshing.observe(self._take(residual) * outside)
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
         self.loader.compensate(exact)
+        self._let_go()
         return out
 
     def certify(self, network: nn.Module | None = None) -> float:

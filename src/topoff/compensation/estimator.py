@@ -106,6 +106,10 @@ class Compensator:
         self._weight = (received + 1).to(self._dtype).sqrt()
         return self
 
+    def let_go(self) -> None:
+        """Let go of the basis: what was estimated of it is all that is needed."""
+        del self.blocks_
+
     @property
     def is_fitted(self) -> bool:
         """Whether there is a basis."""

@@ -48,10 +48,10 @@ class Refreshing:
         return cls(int(number))
 
     def begin(self, *, price: float) -> None:
-        """Take note of what a refresh costs, in epochs; an automatic interval begins with the least it may be."""
-        self.price = price
-        if self.automatic and self.count == 0:
-            self.interval = self.least
+        """Take note of what a refresh costs, in epochs, unless it is known; an automatic interval begins with the least."""
+        if self.price == 0:
+            self.price = price
+            self.interval = self.least if self.automatic else self.interval
 
     @property
     def least(self) -> int:

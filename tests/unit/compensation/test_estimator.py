@@ -252,7 +252,8 @@ def test_the_basis_is_refitted_from_new_embeddings() -> None:
     assert error(compensator.fit(graph, plan, blocks=[new]), structure, new) < 1e-9
 
 
-def test_principal_holds_a_bounded_number_of_columns_however_many_blocks_come() -> None:
+def test_principal_holds_a_bounded_number_of_columns_however_many_blocks_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topoff.compensation.principal.HELD", 20)
     principal = Principal(width=5)
     for _ in range(20):
         principal.add(torch.rand(30, 7, dtype=torch.float64))

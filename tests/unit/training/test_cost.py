@@ -132,7 +132,7 @@ def test_with_train_only_the_training_nodes_alone_are_counted(data: Data, method
     ("method", "words"),
     [
         ("full", "full: the whole graph at once"),
-        ("top", "top: 10 kaminpar batches of about 200 nodes, messages from outside compensated at rank 4, refresh ev"),
+        ("top", "top: 10 kaminpar batches of about 200 nodes, messages from outside compensated at rank 4, refresh au"),
         ("cluster", "cluster: 10 kaminpar batches of about 200 nodes, messages from outside left out, the rest"),
         ("ns", "ns: 10 batches of about 60 training nodes, 10 sampled neighbours per node and layer"),
         ("shadow", "shadow: 10 batches of about 60 training nodes, each in its own sampled 2-hop subgraph"),
