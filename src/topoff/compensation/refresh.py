@@ -48,7 +48,7 @@ class Refreshing:
         return cls(int(number))
 
     def begin(self, *, price: float) -> None:
-        """Take note of what a refresh costs, in epochs, unless it is known; an automatic interval begins with the least."""
+        """Take note of what a refresh costs, in epochs, unless it is known; `auto` begins with the least interval."""
         if self.price == 0:
             self.price = price
             self.interval = self.least if self.automatic else self.interval

@@ -429,7 +429,7 @@ def test_fidelity_leaves_out_nodes_in_no_batch(tmp_path: Path) -> None:
         ({"refresh": "every=1", "eval_every": 2}, 1 + 2 + 2),  # and one refresh between evaluations
         ({"refresh": "every=2", "eval_every": 1}, 1 + 4),
         ({"refresh": "every=4", "eval_every": 2}, 1 + 2),
-        ({"refresh": "every=2", "eval_every": 2, "rank": 0, "offset": False}, 2),  # nothing to estimate, nothing to refresh
+        ({"refresh": "every=2", "eval_every": 2, "rank": 0, "offset": False}, 2),  # nothing to estimate
         ({"refresh": "every=1", "eval_every": 4, "rank": 0, "offset": False}, 1),
     ],
     ids=str,
