@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -80,6 +80,7 @@ class TOP(Learner):
     """
 
     handler: Compensated
+    keeps_features: ClassVar[bool] = False  # whether the features outside a batch are seen at rank 0, too
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class TOP(Learner):
             return self._loader
         self.graph = Graph(self.data)
         plan = make_plan(self.model, self.graph, call=self.call)
-        self.plan: Plan = plan if self.compensator.rank else plan.in_batch_only()
+        self.plan: Plan = plan if self.compensator.rank or self.keeps_features else plan.in_batch_only()
         self._announce(plan.remarks())
         self._tell("partitioning", 0, 1)
         if self.sets.parts_ is None:

@@ -30,6 +30,7 @@ from topoff.training.config import Config
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
+FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
 SOME = 200  # training nodes whose subgraphs are measured
 CLOSE = 2.0  # messages per node inside the subgraph of one target
 TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
@@ -38,8 +39,8 @@ TARGETS = {  # methods whose epochs visit every training node once -> what they 
     "labor-star": "about {fanout} neighbours per node and layer, as few distinct ones as possible",
     "graphfm-ib": "{fanout} sampled neighbours per node and layer, averaged over time",
     "vrgcn": "{fanout} sampled neighbours per node and layer, the others from histories",
-    "fastgcn": "nodes sampled layer by layer, from the whole graph",
-    "ladies": "nodes sampled layer by layer, among the neighbours",
+    "fastgcn": "nodes sampled layer by layer among the neighbours, by their weights in the whole graph",
+    "ladies": "nodes sampled layer by layer among the neighbours, by their weights in the batch",
     "adapt": "nodes sampled layer by layer, with learnt probabilities",
     "shadow": "each in its own sampled {hops}-hop subgraph",
     "shadow-ppr": "each in the subgraph of the {fanout} nodes of largest PageRank around it",
@@ -51,6 +52,7 @@ TARGETS = {  # methods whose epochs visit every training node once -> what they 
 BATCHES = {  # methods whose batches are parts of the graph -> what becomes of the messages from outside
     "top": "messages from outside compensated at rank {rank}, refresh {refresh}",
     "drop": "messages from outside left out",
+    "drop-ax": "embeddings from outside left out, features seen",
     "cluster": "messages from outside left out, the rest normalised anew",
     "gas": "messages from outside taken from histories",
     "lmc": "messages and gradients from outside compensated by histories",
@@ -172,14 +174,14 @@ def workload(config: Config, data: Data) -> Workload:
         messages = rows * edges / max(1, nodes)
     elif method in TARGETS:
         return _sampled(config, data, mask, batches=batches, targets=targets)
-    elif method in ("top", "drop", "cluster"):
+    elif method in ("top", "drop", "drop-ax", "cluster"):
         messages *= batched / max(1, nodes)
     elif method in ("lmc", "graphfm-ob"):
         reached = _blocks(data, torch.full((nodes,), 1 / batches), hops=1)[0].rows - nodes / batches
-        rows += batches * reached * (1.0 if config.batches == "random" else HALO)
-        messages *= rows / max(1, batched)
-    passes = 2 if method == "lmc" else 1
-    return Workload(batches, targets, [passes * rows] * config.layers, [passes * messages] * config.layers, examined)
+        halo = batches * reached * (1.0 if config.batches == "random" else HALO)
+        messages *= (rows + halo) / max(1, batched)
+        rows += halo * (2 / 3 if method == "lmc" else 1)  # without the gradient of weights
+    return Workload(batches, targets, [rows] * config.layers, [messages] * config.layers, examined)
 
 
 def _training_only(config: Config) -> bool:
@@ -190,12 +192,12 @@ def _training_only(config: Config) -> bool:
 def _sampled(config: Config, data: Data, mask: Tensor, *, batches: int, targets: int) -> Workload:
     """Count what batches of training nodes need whose messages are sampled layer by layer."""
     method, nodes = config.method, len(mask)
-    known = method in ("vrgcn", "fastgcn")  # the first layer reads A X, which is computed once
+    known = config.model in FEATURES_FIRST and not config.linear  # the first layer reads A X, which is computed once
     most = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
-    pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
     hops = config.layers - known
-    blocks = _blocks(data, mask.float() / batches, hops=hops, fanout=config.fanout, most=most, pool=pool)
-    rows = [batches * block.rows for block in reversed(blocks)]
+    blocks = _blocks(data, mask.float() / batches, hops=hops, fanout=config.fanout, most=most)
+    runs = 4 / 3 if method == "vrgcn" and config.dropout else 1  # a forward without dropout, too
+    rows = [runs * batches * block.rows for block in reversed(blocks)]
     messages = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
     if known:
         rows, messages = [rows[0] if rows else float(mask.sum()), *rows], [0.0, *messages]
@@ -212,12 +214,11 @@ class _Block:
 
 
 def _blocks(
-    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None, pool: int = 0
+    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None
 ) -> list[_Block]:
     """Count the blocks of a batch, the last layer first, from the probability (n,) of each node to be a target.
 
-    A receiver hears `fanout` of its neighbours, or all of them; or `most` nodes are drawn per layer, out of the
-    neighbours or out of a larger `pool`.
+    A receiver hears `fanout` of its neighbours, or all of them; or `most` of them are drawn per layer.
     """
     (senders, receivers), nodes = data.edge_index, len(wanted)
     degree = torch.bincount(receivers, minlength=nodes).float()
@@ -227,7 +228,7 @@ def _blocks(
         expected = torch.zeros(nodes).index_add_(0, senders, (wanted * share)[receivers])
         reached, messages = -torch.expm1(-expected), float((wanted * share) @ degree)
         if most is not None:
-            kept = min(1.0, most / max(1.0, pool, float(reached.sum())))
+            kept = min(1.0, most / max(1.0, float(reached.sum())))
             reached, messages = kept * reached, kept * messages
         examined = float(wanted @ degree)
         wanted = 1 - (1 - wanted) * (1 - reached)

@@ -27,7 +27,7 @@ def chosen(nodes: int, *, edges: int = 10, **settings: object) -> tuple[Config, 
 
 def test_nothing_is_left_open() -> None:
     result, choices = chosen(100)
-    assert set(choices) == {"batches", "ratio", "rank", "refresh", "eval_every"}
+    assert set(choices) == {"batches", "ratio", "rank", "refresh", "regroup", "eval_every"}
     assert all(getattr(result, name) is not None for name in choices)
 
 
@@ -85,10 +85,21 @@ def test_a_graph_without_edges_is_not_clustered() -> None:
 
 
 def test_what_the_user_says_is_kept() -> None:
-    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "eval_every": 7}
+    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "regroup": True, "eval_every": 7}
     result, choices = chosen(100, **given)
     assert choices == {}
     assert result == config(**given)
+
+
+@pytest.mark.parametrize(
+    ("method", "regroup"),
+    [("cluster", True), ("gas", True), ("graphfm-ob", True), ("lmc", False), ("top", False), ("drop", False)],
+)
+def test_a_method_regroups_as_its_authors_do_unless_it_is_told(method: str, regroup: bool) -> None:  # noqa: FBT001
+    result, choices = chosen(100, method=method)
+    assert result.regroup is regroup
+    assert choices["regroup"].why == f"usual for {method}"
+    assert chosen(100, method=method, regroup=not regroup)[0].regroup is not regroup
 
 
 def test_the_whole_graph_needs_no_batches() -> None:
