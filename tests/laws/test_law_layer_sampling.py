@@ -184,7 +184,7 @@ def test_nodes_drawn_among_the_neighbors_are_all_heard() -> None:
 
 
 def test_where_to_draw_from_is_one_of_two() -> None:
-    with pytest.raises(ValueError, match=r"Expected 'among' to be one of neighbours, graph \(got 'all'\)"):
+    with pytest.raises(ValueError, match=r"Expected 'among' to be one of graph, neighbours \(got 'all'\)"):
         made("fastgcn", corners(), "gcn", among="all")
 
 

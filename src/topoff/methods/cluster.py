@@ -1,9 +1,14 @@
 """Cluster-GCN (Chiang et al., KDD 2019): batches of clusters, each a graph of its own.
 
 Section 3.1 and Algorithm 1: several clusters make a batch (stochastic multiple partitions, Section 3.2), the edges
-between them included, and the adjacency is normalised again inside the batch. As in the authors' code, clusters are
-merged into new batches every epoch (`regroup`). The diagonal enhancement of Section 3.3,
+between them included, and the adjacency is normalised again inside the batch. The diagonal enhancement of Section 3.3,
 A' + lambda diag(A'), belongs to the layer and is needed in inference too: `ClusterGCNConv`, or `--model cluster-gcn`.
+
+The authors merge clusters into new batches every epoch: `regroup=True`. Here they are merged once by default, so that
+nodes and classes are balanced (`NodeSets`), which serves the method better at equal seconds: GCN 3 x 128, validation
+accuracy of batches merged once and anew, Computers (ratio 0.05) after 8 CPU seconds 88.0 and 86.6 %, after 24 seconds
+89.9 and 89.7 %; WordNet after 20 seconds 69.1 and 68.0 % at ratio 0.05, 68.8 and 68.3 % at 0.0125. GAS on
+Computers after 24 seconds: 90.2 and 89.4 %. New batches take up to a quarter of the time to cut.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ class Cluster(MiniBatches):
         *,
         batches: str = "kaminpar",
         parts: int | None = None,
-        regroup: bool = True,
+        regroup: bool = False,
         train_only: bool = False,
         **shared: Any,
     ) -> None:

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbors
 from topoff.methods.sampled_layers import SampledLayers
 
-AMONG = ("neighbours", "graph")  # which nodes a step draws from
+AMONG = ("graph", "neighbours")  # which nodes a step draws from
 
 
 class FastGcn(SampledLayers):
@@ -32,13 +32,15 @@ class FastGcn(SampledLayers):
     the sampled messages; all nodes can be drawn, not only those of training.
 
     Args (and those of `SampledLayers`):
-        among: "neighbours" draws among those of the receivers, as the authors' code does, by q restricted to them, and
-            all of them where they are no more than s. "graph" draws from all nodes, as in the paper: those that no
-            receiver hears are drawn in vain. The code draws without replacement and divides by the q of the whole
-            graph, which is biased; here one propagation is right on average, either way.
+        among: "graph" draws from all nodes, as in the paper: those that no receiver hears are drawn in vain.
+            "neighbours" draws among those of the receivers, as the authors' code does, by q restricted to them, and
+            takes all where they are no more than s. The code draws without replacement and divides by the q of the
+            whole graph, which is biased; here one propagation is right on average, either way. At equal seconds the
+            paper's smaller batches serve the method better: after 6 CPU seconds on Computers (GCN 3 x 128, ratio 0.05,
+            two seeds) it came to 84.1 % of the validation nodes in 279 steps, against 82.5 % in 177.
     """
 
-    def __init__(self, model: nn.Module, data: Data, *, among: str = "neighbours", **shared: Any) -> None:
+    def __init__(self, model: nn.Module, data: Data, *, among: str = "graph", **shared: Any) -> None:
         super().__init__(model, data, **shared)
         if among not in AMONG:
             raise ValueError(f"Expected 'among' to be one of {', '.join(AMONG)} (got '{among}'); choose one of them.")

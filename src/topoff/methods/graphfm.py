@@ -22,8 +22,8 @@ Both follow the authors' code (divelab/DIG: GraphFMOB, and the GraphFMIB example
 own equation numbers were not. Linear convs only, whose messages are rows times fixed weights: elsewhere the parts of a
 message cannot be told apart. Differences: A[C,B] is the operator's own, where the authors take A[B,C] transposed, the
 same for GCN; a residual connection around a conv adds the halo's fresh row, where theirs adds nothing. IB's averages
-start at zero, as theirs do but for the first propagation, which they start at X and which is exact here. OB's batches
-are regrouped every epoch, and its histories filled before the first epoch and by evaluations, as GAS's are.
+start at zero, as theirs do but for the first propagation, which they start at X and which is exact here. OB's
+histories are filled before the first epoch and by evaluations, as GAS's are.
 """
 
 from __future__ import annotations

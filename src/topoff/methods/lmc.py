@@ -65,8 +65,7 @@ class LMC(Gas):
     for B and of C's for C, as their `SharedBN`; running statistics come from B alone.
 
     As in the authors' code, the histories of embeddings are filled before the first epoch and by every exact
-    evaluation, whose time then counts as training; those of gradients begin at zero; batches are merged once (`regroup`
-    is False).
+    evaluation, whose time then counts as training; those of gradients begin at zero; batches are merged once.
 
     Args (and those of `Gas`, without train_only):
         mix: how much up-to-date, incomplete values count in the halo; 0: histories alone.
@@ -84,10 +83,9 @@ class LMC(Gas):
         *,
         mix: float = 0.8,
         score: str = "concave",
-        regroup: bool = False,
         **settings: Any,
     ) -> None:
-        super().__init__(model, data, regroup=regroup, **settings)
+        super().__init__(model, data, **settings)
         if self.sets.train_only:
             raise ValueError("Expected LMC without train_only (got True): rows of all nodes belong to its gradient.")
         if not 0 <= mix <= 1:

@@ -63,7 +63,9 @@ class SampledLayers(MiniBatches):
 
     Args (and those of `MiniBatches`):
         exact_first: propagations of linear convs that read the raw features are not sampled: A X is computed once, and
-            a batch needs one hop of neighbours less. FastGCN's and VR-GCN's authors do so; here every method may.
+            a batch needs one hop of neighbours less. FastGCN's and VR-GCN's authors do so; here every method does.
+            After 6 CPU seconds on Computers (GCN 3 x 128, ratio 0.05, two seeds) with and without it: neighbour
+            sampling 41.5 and 39.6 % of the validation nodes, LABOR-0 44.3 and 38.4 %, LADIES 81.8 and 78.5 %.
     """
 
     by_targets = True

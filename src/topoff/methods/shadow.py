@@ -42,7 +42,8 @@ class Shadow(MiniBatches):
         fanout: neighbours of a node that are drawn in each hop, at most; the authors take 10 to 20.
         hops: radius of a subgraph, whatever the depth of the model; the authors take 2.
         scored: where `exact` runs the model: on the whole "graph", as for every other method, or for every node in its
-            own scope, as the authors do ("scopes").
+            own scope, as the authors do ("scopes"). The whole graph is the default, because a run's scores, `evaluate`
+            and `predict` say the same of every method's model, and all scopes of a graph take several times as long.
 
     >>> from torch_geometric.nn import GCN
     >>> from topoff.data.load import load

@@ -11,7 +11,11 @@ from topoff.compensation.top import TOP
 
 
 class Top(TOP):
-    """Train in compensated batches; an exact evaluation refreshes the basis where that is due anyway."""
+    """Train in compensated batches; an exact evaluation refreshes the basis where that is due anyway.
+
+    >>> Top.settings[:3]  # of a run, those that the method reads
+    ('batches', 'ratio', 'parts')
+    """
 
     settings: ClassVar[tuple[str, ...]] = (
         *("batches", "ratio", "parts", "regroup", "train_only"),

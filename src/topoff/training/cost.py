@@ -5,10 +5,10 @@ edges per layer, and nothing is drawn.
 
 >>> from topoff.training.config import make_config
 >>> ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
->>> config = make_config({"dataset": "ring", "method": "ns", "layers": 1, "ratio": 0.1, "fanout": 5})
+>>> config = make_config({"dataset": "ring", "method": "ns", "layers": 2, "ratio": 0.1, "fanout": 5})
 >>> work = workload(config, Data(x=torch.ones(100, 1), edge_index=ring))
 >>> work.batches, work.targets, work.messages
-(10, 10, [100.0])
+(10, 10, [0.0, 100.0])
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TARGETS = {  # methods whose epochs visit every training node once -> what they 
     "labor-star": "about {fanout} neighbours per node and layer, as few distinct ones as possible",
     "graphfm-ib": "{fanout} sampled neighbours per node and layer, averaged over time",
     "vrgcn": "{fanout} sampled neighbours per node and layer, the others from histories",
-    "fastgcn": "nodes sampled layer by layer among the neighbours, by their weights in the whole graph",
+    "fastgcn": "nodes sampled layer by layer, from the whole graph",
     "ladies": "nodes sampled layer by layer among the neighbours, by their weights in the batch",
     "adapt": "nodes sampled layer by layer, with learnt probabilities",
     "shadow": "each in its own sampled {hops}-hop subgraph",
@@ -195,7 +195,8 @@ def _sampled(config: Config, data: Data, mask: Tensor, *, batches: int, targets:
     known = config.model in FEATURES_FIRST and not config.linear  # the first layer reads A X, which is computed once
     most = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
     hops = config.layers - known
-    blocks = _blocks(data, mask.float() / batches, hops=hops, fanout=config.fanout, most=most)
+    pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
+    blocks = _blocks(data, mask.float() / batches, hops=hops, fanout=config.fanout, most=most, pool=pool)
     runs = 4 / 3 if method == "vrgcn" and config.dropout else 1  # a forward without dropout, too
     rows = [runs * batches * block.rows for block in reversed(blocks)]
     messages = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
@@ -214,11 +215,12 @@ class _Block:
 
 
 def _blocks(
-    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None
+    data: Data, wanted: Tensor, *, hops: int, fanout: int | None = None, most: float | None = None, pool: int = 0
 ) -> list[_Block]:
     """Count the blocks of a batch, the last layer first, from the probability (n,) of each node to be a target.
 
-    A receiver hears `fanout` of its neighbours, or all of them; or `most` of them are drawn per layer.
+    A receiver hears `fanout` of its neighbours, or all of them; or `most` nodes are drawn per layer, out of the
+    neighbours or out of a larger `pool`.
     """
     (senders, receivers), nodes = data.edge_index, len(wanted)
     degree = torch.bincount(receivers, minlength=nodes).float()
@@ -228,7 +230,7 @@ def _blocks(
         expected = torch.zeros(nodes).index_add_(0, senders, (wanted * share)[receivers])
         reached, messages = -torch.expm1(-expected), float((wanted * share) @ degree)
         if most is not None:
-            kept = min(1.0, most / max(1.0, float(reached.sum())))
+            kept = min(1.0, most / max(1.0, pool, float(reached.sum())))
             reached, messages = kept * reached, kept * messages
         examined = float(wanted @ degree)
         wanted = 1 - (1 - wanted) * (1 - reached)

@@ -134,7 +134,7 @@ def test_fixed_batches_are_cut_once_and_regrouped_ones_every_epoch(kind: type[Ga
 
 @pytest.mark.parametrize("kind", [Cluster, Gas, GraphFMOB])
 def test_batches_are_regrouped_unless_there_is_one(kind: type[Cluster]) -> None:
-    method = prepared(kind, gnn.GCN(5, 6, num_layers=2).double())
+    method = prepared(kind, gnn.GCN(5, 6, num_layers=2).double(), regroup=True)
     assert method.regroups
-    method = prepared(kind, gnn.GCN(5, 6, num_layers=2).double(), ratio=1.0)
+    method = prepared(kind, gnn.GCN(5, 6, num_layers=2).double(), regroup=True, ratio=1.0)
     assert method.batch(0, 0) is method.batch(1, 0)

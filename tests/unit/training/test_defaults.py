@@ -93,13 +93,17 @@ def test_what_the_user_says_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("method", "regroup"),
-    [("cluster", True), ("gas", True), ("graphfm-ob", True), ("lmc", False), ("top", False), ("drop", False)],
+    [("cluster", False), ("gas", False), ("graphfm-ob", False), ("lmc", False), ("top", False), ("drop-ax", False)],
 )
-def test_a_method_regroups_as_its_authors_do_unless_it_is_told(method: str, regroup: bool) -> None:  # noqa: FBT001
+def test_a_method_regroups_as_is_usual_for_it_unless_it_is_told(method: str, regroup: bool) -> None:  # noqa: FBT001
     result, choices = chosen(100, method=method)
     assert result.regroup is regroup
     assert choices["regroup"].why == f"usual for {method}"
     assert chosen(100, method=method, regroup=not regroup)[0].regroup is not regroup
+
+
+def test_no_choice_is_made_for_a_method_without_clusters() -> None:
+    assert "regroup" not in chosen(100, method="ns")[1]
 
 
 def test_the_whole_graph_needs_no_batches() -> None:
