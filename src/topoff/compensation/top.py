@@ -233,7 +233,7 @@ class TOP(Learner):
     def certificate_(self) -> float:
         """How much of the messages from outside the batches is missed: ||A[B,C] (H_C - R H_B)|| / ||A[B,C] H_C||.
 
-        Of the first basis on a held-out random initialisation; after a refresh, of the old one on new embeddings. Pooled.
+        Of the first basis on a held-out random initialisation; after a refresh, of the old one on new ones. Pooled.
         """
         self.prepare()
         return self.basis.certificates()[0]

@@ -44,7 +44,8 @@ class VarianceReduced(NeighborSampling):
 
     Args (and those of `NeighborSampling`):
         dropout_free: whether a first run without dropout gives the means, where there is dropout. Without it histories
-            hold what convs read, dropout included (the paper's CV), and the noise of the masks comes on top.
+            hold what convs read, dropout included (the paper's CV), and the noise of the masks comes on top: steps are
+            cheaper, and on Computers (dropout 0.2) the score was ahead after 6 CPU seconds and behind after 16.
 
     >>> from torch_geometric.nn import GCN
     >>> from topoff.data.load import load
