@@ -15,8 +15,13 @@ from topoff.methods.fastgcn import FastGcn, squared_weights, times_drawn
 from topoff.methods.ladies import Ladies, drawn_once
 from topoff.methods.sampled_layers import SampledLayers
 
-METHODS = {"fastgcn": (FastGcn, {}), "ladies": (Ladies, {"normalize": False}), "authors": (Ladies, {"normalize": True})}
-UNBIASED = ["fastgcn", "ladies"]
+METHODS = {
+    "fastgcn": (FastGcn, {"among": "graph"}),
+    "fastgcn near": (FastGcn, {"among": "neighbours"}),
+    "ladies": (Ladies, {"normalize": False}),
+    "authors": (Ladies, {"normalize": True}),
+}
+UNBIASED = ["fastgcn", "fastgcn near", "ladies"]
 LINEAR = ["gcn_weighted", "sage_mean", "graph_mean", "gcn_backwards"]
 RECEIVERS = np.array([12, 2, 8, 0, 4, 7, 13])  # self-loops, a duplicate, an isolated node, one that hears nobody
 
@@ -55,7 +60,8 @@ def sampled(method: SampledLayers, seed: int) -> Tensor:
 def formula(name: str, matrix: Tensor) -> Tensor:
     """Return the papers' probabilities: squared columns, of the whole graph or of the receivers; (n,)."""
     squares = without_diagonal(matrix) ** 2
-    sums = squares.sum(0) if name == "fastgcn" else squares[torch.from_numpy(RECEIVERS)].sum(0)
+    near = squares[torch.from_numpy(RECEIVERS)].sum(0)
+    sums = near if name == "ladies" else squares.sum(0) * ((near > 0) | (name == "fastgcn"))
     return sums / sums.sum()
 
 
@@ -165,6 +171,33 @@ def test_a_step_adds_no_more_nodes_than_it_draws(name: str, conv: str) -> None:
         assert steps[0].sources > batch.batch_size or name == "fastgcn"
 
 
+def test_nodes_drawn_among_the_neighbors_are_all_heard() -> None:
+    data = communities(200, degree=4.0)
+    heard = {}
+    for name in ("fastgcn", "fastgcn near"):
+        method = made(name, data, "gcn", draws=10)
+        chosen = [method.choose(np.arange(20), 1, np.random.default_rng(seed)) for seed in range(20)]
+        heard[name] = np.mean([len(np.unique(method.neighbors.ids[one.positions])) for one in chosen])
+    assert heard["fastgcn near"] > 2 * heard["fastgcn"]
+    method.nodes_per_step = 200
+    assert (method.choose(np.arange(20), 1, np.random.default_rng(0)).scale == 1).all()  # all of them
+
+
+def test_where_to_draw_from_is_one_of_two() -> None:
+    with pytest.raises(ValueError, match=r"Expected 'among' to be one of graph, neighbours \(got 'all'\)"):
+        made("fastgcn", corners(), "gcn", among="all")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_propagation_of_the_features_is_exact(name: str) -> None:
+    data = communities(60, degree=6.0)
+    kind, options = METHODS[name]
+    method = kind(zoo.make("gcn", data, layers=1).eval(), data, ratio=0.05, **options)
+    method.prepare()
+    zoo.assert_near(method.outputs(), zoo.full_batch(method.model, data), tolerance=1e-12)
+    assert all(step.sources == step.targets for step in method.batch(0, 0).blocks.steps)
+
+
 @pytest.mark.parametrize("name", ["ladies", "authors"])
 @pytest.mark.parametrize("conv", ["gcn_weighted", "sage_mean", "gin", "gcn2", "appnp", "gat", "mixed_operators"])
 def test_with_all_neighbors_ladies_is_exact(name: str, conv: str) -> None:
@@ -207,7 +240,7 @@ def test_normalized_weights_add_up_to_those_of_all_neighbors() -> None:
 def test_ladies_spreads_less_than_fastgcn() -> None:
     data = communities(200, degree=4.0)
     spread = {}
-    for name in UNBIASED:
+    for name in ("fastgcn", "ladies"):
         method = made(name, data, "gcn", ratio=0.1)
         method.model.eval()
         truth = zoo.full_batch(method.model, data).detach()

@@ -67,8 +67,8 @@ def sparse() -> Data:
 
 
 def prepared(model: nn.Module, data: Data, *, ratio: float = 0.25, **settings: Any) -> LMC:
-    """Return LMC with random batches, the model in eval mode."""
-    method = LMC(model.eval(), data, batches="random", ratio=ratio, **settings)
+    """Return LMC with random batches and empty histories, the model in eval mode."""
+    method = LMC(model.eval(), data, batches="random", ratio=ratio, **({"filled": False} | settings))
     method.prepare()
     return method
 
@@ -240,6 +240,44 @@ def test_up_to_date_values_help_while_histories_are_old() -> None:
     assert errors[1.0] < errors[0.0]
 
 
+# ---- filled histories
+
+
+@pytest.mark.parametrize("name", ["gcn 3", "sage 3", "gcn2", "appnp", "normed"])
+def test_histories_of_embeddings_are_filled_before_the_first_epoch_and_by_evaluations(name: str) -> None:
+    data = GRAPHS["directed"]()
+    method = prepared(MODELS[name](data), data, mix=0.0, filled=True)
+    out, _, known = truth(method)
+    assert set(method.weights()) == {f"embeddings/{place}" for place in known}
+    zoo.assert_near(method.outputs(), out, tolerance=1e-10)
+    for table in method.weights().values():
+        table.normal_()
+    assert method.exact()[1]
+    zoo.assert_near(method.outputs(), out, tolerance=1e-10)
+
+
+# ---- what a step costs
+
+
+def test_a_step_runs_every_row_once_and_differentiates_weights_in_the_batch_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = sparse()
+    method = prepared(zoo.make("gcn", data, layers=3), data, mix=0.5, ratio=1 / 6)
+    rows: list[tuple[int, bool]] = []
+    run = gnn.Linear.forward
+
+    def counted(layer: gnn.Linear, x: Tensor) -> Tensor:
+        rows.append((len(x), layer.weight.requires_grad))
+        return run(layer, x)
+
+    monkeypatch.setattr(gnn.Linear, "forward", counted)
+    batch = method.batch(0, 0)
+    learnt(method, batch)
+    b, c = len(batch.n_id), len(batch.vicinity.halo)
+    assert sorted(rows) == sorted([(b, True), (c, False)] * 3)
+
+
 # ---- one step by hand
 
 
@@ -360,6 +398,7 @@ def test_looking_pushes_nothing() -> None:
     before = {name: table.clone() for name, table in method.weights().items()}
     assert {name.split("/", 1)[0] for name in before} == {"embeddings", "gradients"}
     assert len(before) == 4
+    method.freeze()  # else an exact evaluation fills the histories
     method.outputs(), method.sample(2), method.exact()
     method.forward(method.batch(0, 0)).sum().backward()
     assert all(torch.equal(table, before[name]) for name, table in method.weights().items())

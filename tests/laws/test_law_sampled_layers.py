@@ -4,6 +4,7 @@ Neighbour sampling, LABOR-0, LABOR-* and VR-GCN over the zoo, in float64.
 """
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,13 +17,13 @@ from torch_geometric.nn import GCNConv, SAGEConv, SimpleConv
 
 from graphs import communities, corners
 from topoff.batching.samplers import subsets
-from topoff.methods.labor import Labor, LaborStar, matched
+from topoff.methods.labor import Labor, LaborStar, matched, smallest
 from topoff.methods.neighbour_sampling import NeighborSampling
 from topoff.methods.sampled_layers import SampledLayers
 from topoff.methods.vrgcn import VarianceReduced
 
-SAMPLERS = {"ns": NeighborSampling, "labor": Labor, "labor-star": LaborStar}
-KINDS = {**SAMPLERS, "vrgcn": VarianceReduced}
+SAMPLERS = {"ns": NeighborSampling, "labor": Labor, "labor-star": partial(LaborStar, normalize=False)}
+KINDS = {**SAMPLERS, "hajek": LaborStar, "vrgcn": VarianceReduced}
 ALL_OF_THEM = 10**6  # a fan-out beyond every degree
 SHORT = ["gcn", "sage_mean", "gin", "gcn2", "appnp", "sg", "pyg_sage", "residual", "gat", "nested"]
 TRIMMED = ["gcn", "sage_mean", "gin", "gat", "gcn2", "appnp", "sg", "simple", "sage_pair"]
@@ -203,29 +204,48 @@ def test_every_subset_is_equally_likely(size: int, count: int) -> None:
     assert (np.abs(counts - expected) <= 4.5 * np.sqrt(expected)).all()
 
 
-def test_labor_draws_as_many_as_it_says_on_average() -> None:
-    method, draws = one_step("labor", GCNConv(5, 2), communities(degree=9), fanout=4), 2000
-    nodes, rng = np.arange(60), np.random.default_rng(0)
-    counts = np.stack([np.bincount(method.choose(nodes, 0, rng).rows, minlength=60) for _ in range(draws)])
-    wanted = np.minimum(4, method.neighbors.degree)
-    assert (np.abs(counts.mean(0) - wanted) <= 4.5 * counts.std(0) / np.sqrt(draws) + 1e-9).all()
-    few = method.neighbors.degree <= 4
-    assert (counts[:, few] == wanted[few]).all()
-    assert counts[:, ~few].std() > 0
+def test_labor_lets_every_receiver_hear_the_smallest_of_numbers_that_all_share() -> None:
+    method = one_step("labor", GCNConv(5, 2), communities(degree=9), fanout=4)
+    nodes, neighbors = np.array([7, 3, *range(20, 60)]), method.neighbors
+    for seed in range(20):
+        chosen = method.choose(nodes, 0, np.random.default_rng(seed))
+        numbers = np.random.default_rng(seed).random(60)
+        for row, node in enumerate(nodes):
+            senders = neighbors.ids[neighbors.offsets[node] : neighbors.offsets[node + 1]]
+            heard = neighbors.ids[chosen.positions[chosen.rows == row]]
+            assert sorted(heard) == sorted(senders[np.argsort(numbers[senders])][:4])
 
 
-def test_labor_rolls_one_number_per_sender() -> None:
-    data = communities(degree=9)
-    method = one_step("labor", GCNConv(5, 2), data, fanout=2)
-    degree = method.neighbors.degree
-    size = int(np.bincount(degree[degree > 2]).argmax())
-    nodes = np.flatnonzero(degree == size)  # with one degree, they have one probability
-    chosen = method.choose(nodes, 0, np.random.default_rng(3))
-    heard = set(method.neighbors.ids[chosen.positions].tolist())
-    everything = method.neighbors.all_of(nodes)
-    kept = set(chosen.positions.tolist())
-    for position in everything.positions.tolist():
-        assert (position in kept) == (int(method.neighbors.ids[position]) in heard)
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_the_smallest_numbers_are_found_whatever_is_sorted(count: int) -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(0, 80, size=300)
+    rows = np.repeat(np.arange(300), sizes)
+    numbers = rng.random(len(rows)) ** rng.integers(0, 2, size=300)[rows]  # in half of the rows, all are 1
+    found = smallest(numbers, rows, sizes, count=count)
+    assert (np.bincount(rows[found], minlength=300) == np.minimum(sizes, count)).all()
+    kept = np.isin(np.arange(len(rows)), found)
+    for row in range(300):
+        own = rows == row
+        assert numbers[own & kept].max(initial=-1) <= numbers[own & ~kept].min(initial=2)
+
+
+def test_self_normalized_weights_add_up_and_spread_less() -> None:
+    data, draws = communities(n=40, degree=12), 300
+    nodes, spread = np.arange(40), {}
+    for kind in ("labor-star", "hajek"):
+        method, rng = one_step(kind, SAGEConv(5, 2), data, fanout=5), np.random.default_rng(0)
+        (operator,) = method.plan.operators
+        sums = []
+        for _ in range(draws):
+            chosen = method.choose(nodes, 0, rng)
+            found = np.bincount(chosen.rows, weights=chosen.scale, minlength=40)
+            heard = np.bincount(chosen.rows, minlength=40) > 0
+            assert np.allclose(found[heard], method.neighbors.degree[heard]) is (kind == "hajek")
+            sources, block = method.neighbors.block(nodes, chosen)
+            sums.append(block.matrices[operator] @ (3 + data.x[torch.from_numpy(sources)]))
+        spread[kind] = float(torch.stack(sums).var(0).mean())
+    assert spread["hajek"] < 0.5 * spread["labor-star"]
 
 
 def test_labor_star_keeps_the_variance_of_neighbor_sampling() -> None:
@@ -262,6 +282,32 @@ def test_shared_numbers_need_fewer_senders() -> None:
         count[kind] = float(np.mean([len(np.unique(found)) for found in senders]))
     assert count["labor"] < 0.9 * count["ns"]
     assert count["labor-star"] < 0.95 * count["labor"]
+
+
+# ---- the exact first hop
+
+
+FIRST = {"gcn": 1, "sage_mean": 1, "gin": 1, "sg": 3, "gcn2": 0, "gat": 0}  # known propagations
+
+
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_what_reads_the_features_is_not_sampled(kind: str, name: str) -> None:
+    data = communities(degree=8, weighted=True, edge_features=2)
+    exact, sampled = (made(kind, model_of(name, data), data, fanout=1, exact_first=first) for first in (True, False))
+    known = FIRST[name]
+    for number in range(len(exact)):
+        steps, others = exact.batch(0, number).blocks.steps, sampled.batch(0, number).blocks.steps
+        assert [step.sources > step.targets for step in others] == [True] * len(others)
+        assert [step.sources > step.targets for step in steps] == [False] * known + [True] * (len(steps) - known)
+
+
+@pytest.mark.parametrize("conv", [GCNConv(5, 3), SAGEConv(5, 3)], ids=["gcn", "sage"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_propagation_of_the_features_is_exact_whatever_is_drawn(kind: str, conv: nn.Module) -> None:
+    data = communities(degree=8)
+    method = one_step(kind, conv, data, fanout=1)
+    zoo.assert_near(method.outputs(), method.model(data.x, data.edge_index), tolerance=1e-12)
 
 
 # ---- control variates
@@ -335,6 +381,75 @@ def test_known_features_need_no_neighbors() -> None:
     method = made("vrgcn", model_of("sg", data), data)  # two convs of three hops; the first one reads the features
     steps = next(method.batches()).blocks.steps
     assert [step.sources == step.targets for step in steps] == [True, True, True, False, False, False]
+
+
+class Dropping(nn.Module):
+    """Drop out what the second conv reads."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.first, self.second, self.p = GCNConv(5, 6), GCNConv(6, 3), p
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(F.dropout(self.first(x, edge_index).relu(), self.p, training=self.training), edge_index)
+
+
+def dropping(p: float, *, degree: float = 8, **settings: object) -> VarianceReduced:
+    """Return VR-GCN of a model with dropout, whose histories are exact means."""
+    torch.manual_seed(0)
+    data = communities(degree=degree)
+    method = made("vrgcn", Dropping(p).double().train(), data, fanout=ALL_OF_THEM, ratio=1.0, **settings)
+    with torch.no_grad():
+        for batch in method.cover():
+            method.forward(batch)
+    method.fanout = 1
+    return method
+
+
+def test_histories_hold_no_dropout() -> None:
+    method = dropping(0.5)
+    data, model = method.data, method.model
+    with torch.no_grad():
+        zoo.assert_near(method.weights()["1"], model.first(data.x, data.edge_index).relu(), tolerance=1e-12)
+    assert (dropping(0.5, dropout_free=False).weights()["1"] == 0).double().mean() > 0.4
+
+
+def test_a_model_without_dropout_is_run_once() -> None:
+    assert dropping(0.5).dropout_free
+    assert not dropping(0.0).dropout_free
+
+
+@pytest.mark.parametrize("p", [0.3, 0.6])
+def test_the_noise_of_dropout_is_that_of_all_neighbors(p: float) -> None:
+    method, draws = dropping(p), 400
+    data, model = method.data, method.model
+    with torch.no_grad():
+        batch = next(method.cover())
+        drawn = []
+        for method.position.epoch in range(draws):
+            batch = next(method.cover())
+            drawn.append(method.forward(batch)[batch.n_id[: batch.batch_size].argsort()])
+        found, whole = torch.stack(drawn), torch.stack([model(data.x, data.edge_index) for _ in range(draws)])
+        mean = model.eval()(data.x, data.edge_index)
+    error = found.std(0) / draws**0.5
+    assert ((found.mean(0) - mean).abs() <= 5 * error + 1e-9).all()
+    ratio = float(found.var(0).sum() / whole.var(0).sum())
+    assert 0.85 < ratio < 1.15
+
+
+def test_gradients_through_dropout_are_right_on_average() -> None:
+    method, draws = dropping(0.5, degree=5), 500
+    data, model = method.data, method.model
+    pull = torch.randn(60, 3, dtype=torch.float64)
+    found, whole = [], []
+    for method.position.epoch in range(draws):
+        batch = next(method.cover())
+        targets = batch.n_id[: batch.batch_size]
+        found.append(zoo.gradients(model, (method.forward(batch) * pull[targets]).sum())[0])
+        whole.append(zoo.gradients(model, (model(data.x, data.edge_index) * pull).sum())[0])
+    one, other = torch.stack(found), torch.stack(whole)
+    error = (one.var(0) / draws + other.var(0) / draws).sqrt()
+    assert ((one.mean(0) - other.mean(0)).abs() <= 4.5 * error).all()
 
 
 def test_dropped_out_features_are_right_on_average() -> None:

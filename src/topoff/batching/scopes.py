@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,8 +47,8 @@ def merged(ranked: Ranked, outputs: Ints, *, batches: int) -> list[Ints]:
     """Group the outputs by influence on each other (IBMB's distance-based merging): rows of `ranked`, per batch.
 
     Pairs of outputs are taken by descending score, ppr(u, v) + ppr(v, u); the groups of both are merged where the
-    result has at most len(outputs) // batches nodes. The largest groups, as many as batches, stay whole; the others
-    fill them up one after the other, so that sizes differ by at most 1.
+    result has at most len(outputs) // batches nodes. Then the two smallest groups are merged, again and again, until
+    there are as many as batches: no group is split, and none has more than twice the mean size.
     """
     if not 1 <= batches <= len(outputs):
         raise ValueError(
@@ -55,13 +56,14 @@ def merged(ranked: Ranked, outputs: Ints, *, batches: int) -> list[Ints]:
             "choose a larger ratio."
         )
     groups = _greedily(_pairs(ranked, outputs), len(outputs), most=len(outputs) // batches)
-    size = np.bincount(groups, minlength=len(outputs))
-    by_size = np.lexsort((np.arange(len(outputs)), groups, -size[groups]))
-    ends = np.cumsum(np.sort(size)[::-1][:batches])
-    whole, rest = np.split(by_size[: ends[-1]], ends[:-1]), by_size[ends[-1] :]
-    share = np.array([len(piece) for piece in np.array_split(np.arange(len(outputs)), batches)])
-    fill = np.split(rest, np.cumsum(share - np.diff(ends, prepend=0))[:-1])
-    return [np.sort(np.concatenate(pair)) for pair in zip(whole, fill, strict=True)]
+    order = np.argsort(groups, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+    heap = [(len(rows), int(rows[0]), [rows]) for rows in members]
+    heapq.heapify(heap)
+    while len(heap) > batches:
+        size, first, rows = heapq.heappop(heap)
+        heapq.heapreplace(heap, (size + heap[0][0], min(first, heap[0][1]), rows + heap[0][2]))
+    return [np.sort(np.concatenate(rows)) for _, _, rows in sorted(heap, key=lambda group: group[1])]
 
 
 def _pairs(ranked: Ranked, outputs: Ints) -> Ints:

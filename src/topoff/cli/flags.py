@@ -24,6 +24,7 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "norm": "the model's own",
     "residual": "the model's own",
     "outer_decay": "as --weight-decay",
+    "regroup": "the method's own",
     "fanout": "the method's own",
     "mix": "the method's own",
     **dict.fromkeys(("root", "parts", "inits")),

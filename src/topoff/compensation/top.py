@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -78,6 +78,7 @@ class TOP(Learner):
     """
 
     handler: Compensated
+    keeps_features: ClassVar[bool] = False  # whether the features outside a batch are seen at rank 0, too
 
     def __init__(
         self,
@@ -147,7 +148,8 @@ class TOP(Learner):
             return self._loader
         self.graph = Graph(self.data)
         plan = make_plan(self.model, self.graph, call=self.call)
-        self.plan: Plan = plan if self.compensator.rank or self.offset else plan.in_batch_only()
+        looks_out = self.compensator.rank or self.offset or self.keeps_features
+        self.plan: Plan = plan if looks_out else plan.in_batch_only()
         self._announce(plan.remarks())
         self._tell("partitioning", 0, 1)
         if self.sets.parts_ is None:
@@ -235,8 +237,7 @@ class TOP(Learner):
     def certificate_(self) -> float:
         """How much of the messages from outside the batches is missed: ||A[B,C] (H_C - R H_B)|| / ||A[B,C] H_C||.
 
-        Of the first basis on a held-out random initialisation; after a refresh, of the old basis on the embeddings just
-        computed. Pooled over batches and layers.
+        Of the first basis on a held-out random initialisation; after a refresh, of the old one on new ones. Pooled.
         """
         self.prepare()
         return self.basis.certificates()[0]
@@ -279,8 +280,6 @@ class TOP(Learner):
         self.prepare(networks=networks, epoch=state["fitted_at"]).load_state_dict(state["loader"])
         self.refreshed_at = None if state["first"] else state["fitted_at"]
         self.basis.restore(state)
-
-    # ---- inside
 
     def _random_networks(self) -> list[nn.Module]:
         """Return the random initialisations behind the first basis; none where nothing is compensated."""

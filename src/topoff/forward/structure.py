@@ -79,12 +79,25 @@ def inner_structure(
     for operator in plan.operators:
         whole = graph.aggregation(operator) if operators is None else operators[operator]
         spots[operator] = Spot(whole.within(nodes), nobody, whole.rows(nobody))
-    alone, everybody = Graph(graph.induced(nodes)), torch.arange(len(nodes))
-    around = {flow: alone.neighborhood(everybody, flow=flow) for flow in plan.flows}  # its halo is empty
+    around = {}
+    if plan.flows:
+        alone, everybody = Graph(graph.induced(nodes)), torch.arange(len(nodes))
+        around = {flow: alone.neighborhood(everybody, flow=flow) for flow in plan.flows}  # its halo is empty
     return Structure(nodes, spots, around, _constants(graph, plan, nodes))
+
+
+def closed_structure(graph: Graph, plan: Plan) -> Structure:
+    """Return the structure of a whole graph as one batch, without cutting anything: nothing lies outside."""
+    nodes, spots = torch.arange(graph.num_nodes), {}
+    for operator in plan.operators:
+        whole = graph.aggregation(operator)
+        spots[operator] = Spot(whole.all(), nodes[:0], whole.rows(nodes[:0]))
+    around = {flow: graph.neighborhood(nodes, flow=flow) for flow in plan.flows}
+    constants = {chain: graph.propagated(chain) for chain in plan.chains}
+    return Structure(nodes, spots, around, constants | {(): graph.data.x} if constants else {})
 
 
 def _constants(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> dict[Chain, Tensor]:
     """Return the rows of the propagated features that a plan needs, those of the features among them."""
-    constants = {chain: graph.propagated(chain)[nodes] for chain in plan.chains}
-    return constants | {(): graph.data.x[nodes] if x is None else x} if constants else {}
+    constants = {chain: graph.propagated(chain).index_select(0, nodes) for chain in plan.chains}
+    return constants | {(): graph.data.x.index_select(0, nodes) if x is None else x} if constants else {}

@@ -31,7 +31,7 @@ from topoff.forward.foreign import raise_narrow
 from topoff.forward.intercept import Collect, ConvCall, Handler
 from topoff.forward.norms import apply_to_own, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
-from topoff.forward.structure import Structure, inner_structure, structure_of
+from topoff.forward.structure import Structure, closed_structure, inner_structure, structure_of
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Movable, Operator
 
@@ -72,10 +72,8 @@ def whole_graph(graph: Graph, plan: Plan) -> Data:
 
 def closed(subgraph: Data, plan: Plan) -> Data:
     """Return a subgraph as a batch that is a graph of its own: nothing outside is seen, degrees are those inside."""
-    graph = Graph(subgraph)
-    batch = whole_graph(graph, replace(plan, num_nodes=graph.num_nodes))
-    batch.n_id, batch.batch_size = subgraph.n_id, subgraph.batch_size
-    return batch
+    graph, plan = Graph(subgraph), replace(plan, num_nodes=subgraph.num_nodes)
+    return _supplied(subgraph, graph, plan, closed_structure(graph, plan))
 
 
 class Subgraph(Handler):

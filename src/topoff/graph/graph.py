@@ -88,7 +88,7 @@ def entries(value: Any, ids: Tensor) -> Any:
     """Return some entries of a tensor, an array or a list."""
     if isinstance(value, list | tuple):
         return [value[i] for i in ids.tolist()]
-    return value[ids.numpy() if isinstance(value, np.ndarray) else ids]
+    return value[ids.numpy()] if isinstance(value, np.ndarray) else value.index_select(0, ids)  # faster than value[ids]
 
 
 def joined(value: Any, more: Any) -> Any:
@@ -162,15 +162,18 @@ class Graph:
         order, offsets = self._incoming[flow]
         start, count = offsets[nodes], offsets[nodes + 1] - offsets[nodes]
         skip = torch.repeat_interleave(start - (count.cumsum(0) - count), count)
-        return order[torch.arange(skip.numel()) + skip].long().sort().values
+        edges = order[torch.arange(skip.numel()) + skip].long()
+        return torch.from_numpy(np.sort(edges.numpy()))  # several times as fast as torch's
 
     def induced(self, nodes: Tensor) -> Data:
         """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them."""
         edge_ids = self.edges_into(nodes)
-        source, target = self._numbered(nodes)[self.data.edge_index[:, edge_ids]]
-        inside = source >= 0
-        batch = Data(edge_index=torch.stack([source[inside], target[inside]]))
-        self.fill(batch, nodes, edge_ids[inside])
+        local, edges = self._numbered(nodes), self.data.edge_index.index_select(1, edge_ids)
+        source = local.index_select(0, edges[0])
+        inside = (source >= 0).nonzero().view(-1)
+        target = local.index_select(0, edges[1].index_select(0, inside))
+        batch = Data(edge_index=torch.stack([source.index_select(0, inside), target]))
+        self.fill(batch, nodes, edge_ids.index_select(0, inside))
         batch.n_id = nodes
         batch.batch_size = batch.num_nodes = nodes.numel()
         return batch

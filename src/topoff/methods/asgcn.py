@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.blocks import Layered
 from topoff.forward.call import LossOf
 from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbors
 from topoff.graph.operators import Movable, Operator
 from topoff.methods.base import check_linear
 from topoff.methods.fastgcn import messages_of, times_drawn, weights_of
-from topoff.methods.sampled_layers import SampledLayers
+from topoff.methods.sampled_layers import KnownFeatures, SampledLayers
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class LastDraws(Movable):
     own: dict[Operator, Tensor]  # (receivers, 1) A[v, v], which is not sampled
 
 
-class TopRows(Layered):
+class TopRows(KnownFeatures):
     """Keep what the last propagation of a forward aggregates."""
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
@@ -61,7 +60,8 @@ class TopRows(Layered):
 class Adapt(SampledLayers):
     """Draw ratio * n nodes per propagation among the neighbours of its receivers, by probabilities that are learnt.
 
-    Models of linear convs only. Where the receivers have no more than s neighbours, all are taken and nothing is
+    Models of linear convs only; A X is known (`exact_first`, the authors' "mix"), so that a model of one propagation
+    learns no sampler. Where the receivers have no more than s neighbours, all are taken and nothing is
     learnt about g. A batch depends on (seed, epoch, number) and on the sampler's present weights.
 
     What follows the authors' code rather than the paper: g(x) = ReLU(W_g x) + 1 instead of |W_g x|, so that no
@@ -70,7 +70,7 @@ class Adapt(SampledLayers):
     skip connections to two layers below; p is the paper's, not the root of summed squares; the variance is the mean of
     those of all targets, as in the paper, not that of their mean.
 
-    Args (and those of `MiniBatches`):
+    Args (and those of `SampledLayers`):
         weight: of the variance in the loss (the paper's lambda). Where an operator has rows that are not averages
             (GIN's sum), Var can outweigh the loss: lower it.
     """
@@ -94,7 +94,7 @@ class Adapt(SampledLayers):
 
     def stand_in(self) -> TopRows:
         """Return what stands in for the model's message passing."""
-        return TopRows(self.plan.convs)
+        return TopRows(self.sampled_plan, self.graph)
 
     # ---- drawing
 
@@ -121,12 +121,14 @@ class Adapt(SampledLayers):
         steps: list[Drawn] = []
 
         def choose(nodes: Ints, step: int) -> Chosen:
-            """Draw, and keep how."""
+            """Draw where the features are not known, and keep how."""
+            if step in self.handler.known:
+                return self.drawn(nodes, step, rng)
             steps.append(self._draw(nodes, rng))
             return steps[-1].messages
 
         batch = self.neighbors.batch(targets, depth=self.plan.depth, choose=choose)
-        if len(steps[0].weights):
+        if steps and len(steps[0].weights):
             batch.last_draws = self._described(steps[0], batch)
         return batch
 

@@ -1,4 +1,4 @@
-"""FastGCN (Chen, Ma, Xiao, ICLR 2018): every propagation hears a few nodes, drawn from the whole graph.
+"""FastGCN (Chen, Ma, Xiao, ICLR 2018): every propagation hears a few nodes, drawn by the norms of its columns.
 
 Algorithm 2: each layer draws s nodes with replacement, independently of the others, with the probabilities of Eq. 10,
 q(u) = ||A[:, u]||^2 / sum_w ||A[:, w]||^2. A message A[v, u] h[u] is multiplied with m(u) / (s q(u)), where m(u) says
@@ -7,13 +7,19 @@ how often u was drawn, so that one propagation is right on average: E[m(u)] = s 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from torch import nn
+from torch_geometric.data import Data
 
 from topoff.forward.neighbours import Chosen, Floats, Ints, Neighbors
-from topoff.methods.sampled_layers import PrecomputedFirst
+from topoff.methods.sampled_layers import SampledLayers
+
+AMONG = ("graph", "neighbours")  # which nodes a step draws from
 
 
-class FastGcn(PrecomputedFirst):
+class FastGcn(SampledLayers):
     """Draw ratio * n nodes per propagation by the norms of the operator's columns.
 
     It holds for linear convs; where a model has several operators, the squares of their columns are added. General
@@ -23,9 +29,22 @@ class FastGcn(PrecomputedFirst):
 
     As in the authors' code, the first propagation is precomputed, where a linear conv reads the raw features. What
     differs: a node's own row is always there (the blocks are nested), hence A is taken without its diagonal in q and in
-    the sampled messages; all nodes can be drawn, not only those of training. Drawn nodes that are neighbours of no
-    receiver are left out of the batch.
+    the sampled messages; all nodes can be drawn, not only those of training.
+
+    Args (and those of `SampledLayers`):
+        among: "graph" draws from all nodes, as in the paper: those that no receiver hears are drawn in vain.
+            "neighbours" draws among those of the receivers, as the authors' code does, by q restricted to them, and
+            takes all where they are no more than s. The code draws without replacement and divides by the q of the
+            whole graph, which is biased; here one propagation is right on average, either way. At equal seconds the
+            paper's smaller batches serve the method better: after 6 CPU seconds on Computers (GCN 3 x 128, ratio 0.05,
+            two seeds) it came to 84.1 % of the validation nodes in 279 steps, against 82.5 % in 177.
     """
+
+    def __init__(self, model: nn.Module, data: Data, *, among: str = "graph", **shared: Any) -> None:
+        super().__init__(model, data, **shared)
+        if among not in AMONG:
+            raise ValueError(f"Expected 'among' to be one of {', '.join(AMONG)} (got '{among}'); choose one of them.")
+        self.among = among
 
     def begin(self) -> None:
         """Compute the probabilities once: they depend on the graph and the operators only."""
@@ -35,8 +54,17 @@ class FastGcn(PrecomputedFirst):
 
     def choose(self, nodes: Ints, step: int, rng: np.random.Generator) -> Chosen:
         """Choose the messages of the nodes that this step draws."""
-        drawn = times_drawn(self.chances, self.nodes_per_step, rng)
-        return messages_of(self.neighbors, self.neighbors.all_of(nodes), weights_of(drawn, self.chances))
+        messages, chances = self.neighbors.all_of(nodes), self.chances
+        if self.among == "neighbours":
+            heard = np.zeros(len(chances), dtype=bool)
+            heard[self.neighbors.ids[messages.positions]] = True
+            if heard.sum() <= self.nodes_per_step:
+                return messages
+            chances = chances * heard
+            chances /= chances.sum()
+        return messages_of(
+            self.neighbors, messages, weights_of(times_drawn(chances, self.nodes_per_step, rng), chances)
+        )
 
 
 def squared_weights(neighbors: Neighbors) -> Floats:

@@ -47,12 +47,16 @@ class Halo(Movable):
 def halo_of(structure: Structure) -> Halo:
     """Number the halo of a structure, which all its operators share."""
     found = {operator: spot.halo for operator, spot in structure.spots.items()}
-    nodes = torch.unique(torch.cat([halo.ids for halo in found.values()] or [torch.empty(0, dtype=torch.int64)]))
+    place = torch.zeros(max([halo.shape[1] for halo in found.values()], default=0), dtype=torch.int32)
+    for halo in found.values():
+        place[halo.ids.long()] = 1
+    nodes = place.nonzero().view(-1)  # much faster than sorting all senders
+    place[nodes] = torch.arange(len(nodes), dtype=place.dtype)
     inward = {
-        operator: replace(halo, shape=(halo.shape[0], len(nodes)), ids=torch.searchsorted(nodes, halo.ids).to(halo.ids))
+        operator: replace(halo, shape=(halo.shape[0], len(nodes)), ids=place[halo.ids.long()].to(halo.ids.dtype))
         for operator, halo in found.items()
     }
-    return Halo(nodes.to(torch.int64), inward)
+    return Halo(nodes, inward)
 
 
 class Remembering(Subgraph):
@@ -145,26 +149,29 @@ class Gas(Cluster):
             self.fill()
 
     def fill(self) -> None:
-        """Make the histories of all nodes exact for the current weights; as many passes as there are propagations."""
-        batches = list(self.cover()) if self.sets.covers else [self.cut(nodes) for nodes in self.sets.cover()]
+        """Make the histories of all nodes exact for the current weights: a batch makes the tables, `exact` fills them.
+
+        The authors take as many passes over the batches as there are layers.
+        """
         self.handler.filling = True
         try:
             with evaluating(self.model):
-                for batch in batches * self.plan.depth:
-                    self.forward(self.placed(batch))
+                self.forward(self.placed(self.batch(0, 0)))
         finally:
             self.handler.filling = False
+        self._whole(remember=self._remember)
 
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; the histories become exact with them, as in the authors' code."""
-        tables = {} if self.frozen else self.handler.histories.tables
+        if self.frozen or not self.histories.tables:
+            return super().exact()
+        return self._whole(remember=self._remember), True
 
-        def remember(place: str, rows: Tensor) -> None:
-            """Write the rows of all nodes into the table of a place; GraphFM names what a conv reads without a hop."""
-            for name in {place, place.removesuffix("/0")} & tables.keys():
-                tables[name].copy_(rows)
-
-        return self._whole(remember=remember), bool(tables)
+    def _remember(self, place: str, rows: Tensor) -> None:
+        """Write the rows of all nodes into the table of a place, by the names that GAS, GraphFM and LMC give it."""
+        tables = self.histories.tables
+        for name in {place, place.removesuffix("/0"), f"embeddings/{place}"} & tables.keys():
+            tables[name].copy_(rows)
 
     def restore(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Go on from a position and the histories at that time."""

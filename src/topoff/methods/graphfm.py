@@ -5,7 +5,8 @@ v that it is computed for, with S(v) the neighbours drawn for this batch and A t
 
     m_v  <-  (1 - mix) m_v + mix (A[v,v] h_v + deg(v) / |S(v)| sum of A[v,u] h_u over u in S(v)),
 
-which the layer then uses, and keeps (n, d) per propagation. The gradient flows through the fresh share only.
+which the layer then uses, and keeps (n, d) per propagation. The gradient flows through the fresh share only. Nothing is
+sampled nor averaged where linear convs read the raw features: A X is known.
 
 GraphFM-OB takes GAS's batches and histories, and refreshes the halo's rows before they are used. At each conv, with
 H_B what the batch's nodes had at the conv before it,
@@ -20,9 +21,9 @@ where a conv reads the features, raw or after layers of its own: those are known
 Both follow the authors' code (divelab/DIG: GraphFMOB, and the GraphFMIB example), whose text was at hand; the paper's
 own equation numbers were not. Linear convs only, whose messages are rows times fixed weights: elsewhere the parts of a
 message cannot be told apart. Differences: A[C,B] is the operator's own, where the authors take A[B,C] transposed, the
-same for GCN; a residual connection around a conv adds the halo's fresh row, where theirs adds nothing; averages start
-at zero at every layer, where theirs start at the features at the first. OB's histories are filled before the first
-epoch and by evaluations, as GAS's are.
+same for GCN; a residual connection around a conv adds the halo's fresh row, where theirs adds nothing. IB's averages
+start at zero, as theirs do but for the first propagation, which they start at X and which is exact here. OB's
+histories are filled before the first epoch and by evaluations, as GAS's are.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-from topoff.forward.blocks import Layered
 from topoff.forward.call import evaluating
 from topoff.forward.convs import Conv
 from topoff.forward.intercept import ConvCall, map_tensors
+from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, structure_of
 from topoff.forward.subgraph import Supplement
 from topoff.graph.graph import Graph
@@ -48,6 +49,7 @@ from topoff.methods.base import check_linear
 from topoff.methods.gas import Gas, Halo, Remembering, halo_of
 from topoff.methods.histories import Histories
 from topoff.methods.neighbour_sampling import NeighborSampling
+from topoff.methods.sampled_layers import KnownFeatures
 from topoff.models.dropout import DropoutNotes
 
 
@@ -66,16 +68,18 @@ def check_mix(mix: float) -> float:
 # ---- in-batch
 
 
-class AveragedMessages(Layered):
+class AveragedMessages(KnownFeatures):
     """Average the sampled messages over time; a `Handler` for a model's convs."""
 
-    def __init__(self, convs: list[Conv], model: nn.Module, *, mix: float, histories: Histories) -> None:
-        super().__init__(convs)
+    def __init__(self, plan: Plan, graph: Graph, *, model: nn.Module, mix: float, histories: Histories) -> None:
+        super().__init__(plan, graph)
         self.model, self.mix, self.histories = model, mix, histories
 
     def aggregate(self, step: int, operator: Operator, h: Tensor) -> Tensor:
         """Return the average of the sampled messages, and keep it in training; (sources, d) -> (targets, d)."""
         fresh = super().aggregate(step, operator, h)
+        if step in self.known:
+            return fresh
         place, nodes = f"step {step}", self.batch.n_id[: len(fresh)]
         out = self.histories.pull(place, nodes, like=fresh).lerp(fresh, self.mix)
         if self.model.training:
@@ -95,7 +99,7 @@ class GraphFMIB(NeighborSampling):
     def stand_in(self) -> AveragedMessages:
         """Return what stands in for the model's message passing."""
         check_linear(self.plan, method="GraphFM-IB", instead="gas")
-        return AveragedMessages(self.plan.convs, self.model, mix=self.mix, histories=self.histories)
+        return AveragedMessages(self.sampled_plan, self.graph, model=self.model, mix=self.mix, histories=self.histories)
 
 
 # ---- out-of-batch

@@ -37,10 +37,11 @@ class Histories:
 
     def push(self, place: str, nodes: Tensor, rows: Tensor) -> None:
         """Write the rows of some nodes."""
-        self.table(place, like=rows)[nodes] = rows.detach()
+        table = self.table(place, like=rows)
+        table.index_copy_(0, nodes, rows.detach().to(table.dtype))
 
     def pull(self, place: str, nodes: Tensor, *, like: Tensor) -> Tensor:
         """Read a copy of the rows of some nodes; zeros, and still no table, where nothing was pushed yet."""
         if place not in self.tables:
             return like.new_zeros((nodes.numel(), *like.shape[1:]))
-        return self.table(place, like=like)[nodes]
+        return self.table(place, like=like).index_select(0, nodes)

@@ -10,9 +10,9 @@ weights (attention, max) see the induced subgraph alone. Any model can be run.
 Batches follow each other by the paper's weighted sampling (Section 4): the next one is drawn with a chance proportional
 to the distance of its labels from those of the last one, by the symmetric Kullback-Leibler divergence.
 
-Differences: all epochs start from a random batch, so that an order depends on (seed, epoch) alone; small groups that
-are left over fill up the batches, where the authors merge the smallest as long as they fit, so that there are exactly
-round(1 / ratio) batches; batch-wise PageRank follows the walk of the formula, where the authors' code multiplies with
+Differences: all epochs start from a random batch, so that an order depends on (seed, epoch) alone; the
+smallest groups are merged first, as there, but until there are exactly round(1 / ratio) batches, not as long as they
+fit; batch-wise PageRank follows the walk of the formula, where the authors' code multiplies with
 D^-1 A and not its transpose, which divides scores by degrees. The authors' graphs are undirected; here influence
 follows messages. Edge weights play no role in the choice of nodes. The paper's fixed order by simulated annealing and
 its learning-rate schedule are left out.

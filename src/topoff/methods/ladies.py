@@ -24,7 +24,7 @@ class Ladies(SampledLayers):
     General convs, several operators and a node's own row are treated as in `FastGcn`. Where the receivers have no more
     than s neighbours, all are taken and nothing is estimated.
 
-    Args (and those of `MiniBatches`):
+    Args (and those of `SampledLayers`):
         normalize: as the authors' code, draw without replacement, and scale the messages of every receiver so that
             their weights add up to those of all its neighbours (the authors divide by row sums, whose operator's are
             one). Biased; without it, one propagation is right on average. It trained better where few nodes are drawn:

@@ -9,10 +9,9 @@ reads, Z = A h, and G = dL/dZ, a step of LMC takes, with one table of h and one 
 and the gradient of the parameters counts the rows of B only (Eq. 7), so that the batches of an epoch add up to the
 whole. h_C and G_C are up to date but incomplete: the halo's rows of the same model on A[N[B], N[B]].
 
-A step with mix > 0 runs the model twice. First on the rows of N[B], backwards to the propagations only, not to the
-parameters: this gives h^_C and G^_C. Then on the rows of B alone with both of them given, backwards to the parameters.
-In rows times weight matrices that is 5 b + 2 c, where splitting every layer by hand (the authors) takes 3 b + 2 c and
-a second backward pass over N[B] 4 b + 4 c. With mix = 0 the first run is not needed: the cost is that of GAS, 3 b.
+A step with mix > 0 runs the model on the rows of B and, in step, a copy without gradients of its weights on those of C
+(`exchange`): both hand in what a propagation reads and get what it comes to. In rows times weight matrices that is
+3 b + 2 c, as in the authors' code, which splits every layer by hand. With mix = 0 the copy is not run: 3 b, as GAS.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.call import LossOf, plain
+from topoff.forward.call import LossOf
 from topoff.forward.recompute import bind_in_backward
-from topoff.forward.structure import Structure, inner_structure
-from topoff.forward.subgraph import Supplement
+from topoff.forward.runner import Runner
+from topoff.forward.subgraph import cut_inside
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator, Sparse
 from topoff.methods.base import check_linear
-from topoff.methods.cluster import Cluster
-from topoff.methods.exchange import Around, Inside, Patch, Vicinity
+from topoff.methods.exchange import Inside, Partner, Patch, Vicinity
+from topoff.methods.gas import Gas
 from topoff.models.dropout import fast_dropout
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -45,7 +44,7 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class LMC(Cluster):
+class LMC(Gas):
     """Train with compensated forward and backward passes; models whose convs are linear (GCN, GCNII, SAGE, GIN ...).
 
     beta_i = mix * score(x_i), where x_i is the share of node i's messages that come from inside N[B] (going back: of
@@ -59,25 +58,32 @@ class LMC(Cluster):
 
     What differs from the authors' code: (1) G is kept where messages arrive, not where they leave, so that no weight,
     norm or activation of C is needed to use it; it also takes the place of their history of C's outputs. (2) Histories
-    hold what convs read, after dropout, where theirs are taken before; the two runs of a step draw their own masks.
-    (3) A conv that reads raw features uses the exact A X, for C's rows too. (4) A conv's own path past the propagation
-    (SAGE's root, GIN's) reads h_C in C's rows, not h^_C. (5) Halo nodes whose neighbours are all in N[B] are mixed
-    like the others, where theirs are up to date. (6) Batch norm takes its statistics of B's rows for B, and of N[B]'s
-    in the run that estimates C; running statistics come from B alone. (7) Histories begin at zero and are not
-    refreshed by evaluation.
+    hold what convs read, before dropout, where theirs hold what comes before the activation; pulled rows are dropped
+    out like the batch's own. (3) A conv that reads raw features uses the exact A X, for C's rows too. (4) A conv's own
+    path past the propagation (SAGE's root, GIN's) reads h_C in C's rows, not h^_C. (5) Halo nodes whose neighbours are
+    all in N[B] are mixed like the others, where theirs are up to date. (6) Batch norm takes its statistics of B's rows
+    for B and of C's for C, as their `SharedBN`; running statistics come from B alone.
 
-    Args (and those of `Cluster`, without train_only):
+    As in the authors' code, the histories of embeddings are filled before the first epoch and by every exact
+    evaluation, whose time then counts as training; those of gradients begin at zero; batches are merged once.
+
+    Args (and those of `Gas`, without train_only):
         mix: how much up-to-date, incomplete values count in the halo; 0: histories alone.
         score: "constant", "linear", "convex" or "concave".
     """
 
     settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "mix")
-    any_model: ClassVar[bool] = False
     skips = False  # rows without training nodes belong to the gradient and to the histories
     handler: Inside
 
     def __init__(
-        self, model: nn.Module, data: Data, *, mix: float = 0.8, score: str = "concave", **settings: Any
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        mix: float = 0.8,
+        score: str = "concave",
+        **settings: Any,
     ) -> None:
         super().__init__(model, data, **settings)
         if self.sets.train_only:
@@ -93,8 +99,8 @@ class LMC(Cluster):
     def stand_in(self) -> Inside:
         """Return what stands in for the model's message passing on B."""
         check_linear(self.plan, method="LMC", instead="gas or top")
-        self._around = Around(self.plan.convs, self.histories)
-        return Inside(self.plan.convs, self.histories)
+        self.partner = Partner(self.plan.convs, self.model)
+        return Inside(self.plan.convs, self.model, partner=self.partner, histories=self.histories)
 
     def begin(self) -> None:
         """Partition the graph, and count the messages that each node receives and sends."""
@@ -108,20 +114,19 @@ class LMC(Cluster):
     def cut(self, nodes: Tensor) -> Data:
         """Cut a batch and its vicinity out of the graph."""
         halo = nodes_around(self.graph, nodes)
-        near = torch.cat([nodes, halo])
-        structure = inner_structure(self.graph, self.plan, near)
-        patches = {operator: self._patch(operator, spot.within, halo) for operator, spot in structure.spots.items()}
-        rows = self._weighed(near, structure) if self.mix > 0 else None
-        batch = self._weighed(nodes, inner_structure(self.graph, self.plan, nodes))
+        near, patches = torch.cat([nodes, halo]), {}
+        for operator in self.plan.operators:
+            patches[operator] = self._patch(operator, self.graph.aggregation(operator).within(near), halo)
+        rows = self._weighed(halo) if self.mix > 0 and len(halo) else None
+        batch = self._weighed(nodes)
         batch.vicinity = Vicinity(nodes, halo, patches, rows)
         return batch
 
-    def _weighed(self, nodes: Tensor, structure: Structure) -> Data:
+    def _weighed(self, nodes: Tensor) -> Data:
         """Return the rows of some nodes with the weights of their losses."""
-        batch = self.graph.induced(nodes)
+        batch = cut_inside(self.graph, self.plan, nodes)
         weight = len(self) / max(1, int(self.data.train_mask.sum()))
         batch.loss_weight = torch.full((len(nodes),), weight, dtype=self.data.x.dtype)
-        batch.supplement = Supplement(self.plan, structure)
         return batch
 
     def _patch(self, operator: Operator, around: Sparse, halo: Tensor) -> Patch:
@@ -129,7 +134,7 @@ class LMC(Cluster):
         size, (received, sent) = around.shape[0] - len(halo), self._counts[operator]
         inside, inside_back = around.offsets.diff()[size:], around.offsets_t.diff()[size:]
         fresh = self._share(inside, received[halo]), self._share(inside_back, sent[halo])
-        return Patch(around, size, int(around.offsets[size]), int(around.offsets_t[size]), *fresh)
+        return Patch(around, size, *fresh)
 
     def _share(self, inside: Tensor, everywhere: Tensor) -> Tensor:
         """Return mix * score(inside / everywhere), (c, 1); a node without messages misses none."""
@@ -140,35 +145,45 @@ class LMC(Cluster):
 
     def forward(self, batch: Data) -> Any:
         """Return the outputs of B; nothing is pushed. A gradient of it uses the histories of G alone: see `learn`."""
-        self._estimate(batch, None)
-        return super().forward(batch)
+        with self._beside(batch):
+            return super().forward(batch)
 
     def learn(self, batch: Data, loss_of: LossOf) -> Tensor:
         """Put the compensated gradient of the batch's loss into the parameters, push, and return the loss."""
-        self._estimate(batch, loss_of)
-        self.handler.keeps = not self.frozen
+        self.handler.keeps, self.handler.answers = not self.frozen, True
         try:
-            loss = _loss(super().forward(batch), batch, loss_of)
-            loss.backward()  # type: ignore[no-untyped-call]
+            with self._beside(batch) as runner:
+                loss = together = _loss(super().forward(batch), batch, loss_of)
+                if runner is not None:
+                    together = loss + _loss(self._outputs(runner, batch.vicinity.rows), batch.vicinity.rows, loss_of)
+            together.backward()  # type: ignore[no-untyped-call]
         finally:
-            self.handler.keeps = False
+            self.handler.keeps = self.handler.answers = False
         return loss.detach()
 
-    def _estimate(self, batch: Data, loss_of: LossOf | None) -> None:
-        """Run the model on N[B] for the rows of C: forward, and where the loss is given back to every propagation."""
-        around, inside = self._around, self.handler
-        around.vicinity = inside.vicinity = batch.vicinity
-        around.halo_rows, around.probes, inside.probes = ({}, {}), [], []
+    @contextmanager
+    def _beside(self, batch: Data) -> Iterator[Runner | None]:
+        """Let the partner run the rows of C beside those of B, inside `with`, where they are wanted."""
         rows = batch.vicinity.rows
-        if rows is not None:
-            with _same_buffers(self.model), torch.set_grad_enabled(loss_of is not None):
-                with around.on(rows), fast_dropout(self.model) if self.fast_dropout else nullcontext():
-                    out: Tensor = self._run(self.model, rows)
-                if around.recomputes:  # refused as soon as it happens
-                    bind_in_backward(plain(self.model), around, rows, out=out)
-                if loss_of is not None and around.probes:
-                    torch.autograd.grad(_loss(out, rows, loss_of), around.probes, allow_unused=True)
-        inside.halo_rows = around.halo_rows
+        if rows is None:
+            yield None
+            return
+        with self.partner.running(rows, self._run_halo, model=self.model) as runner:
+            yield runner
+
+    def _run_halo(self, model: nn.Module, rows: Data) -> Tensor:
+        """Run the partner's copy of the model."""
+        with fast_dropout(model) if self.fast_dropout else nullcontext():
+            out: Tensor = self._run(model, rows)
+        return out
+
+    def _outputs(self, runner: Runner, rows: Data) -> Tensor:
+        """Return the outputs of C, whose rows have passed all propagations."""
+        out: Tensor = runner.step()
+        assert runner.done, "a model passes the same convs whatever its rows"
+        if self.partner.recomputes:  # refused as soon as it happens
+            bind_in_backward(self.partner.model, self.partner, rows, out=out)
+        return out
 
 
 def nodes_around(graph: Graph, nodes: Tensor) -> Tensor:
@@ -190,15 +205,3 @@ def nodes_around(graph: Graph, nodes: Tensor) -> Tensor:
 def _loss(out: Tensor, batch: Data, loss_of: LossOf) -> Tensor:
     """Return the loss of some outputs; zero where there are no training nodes."""
     return loss_of(out, batch) if bool(batch.train_mask.any()) else out.sum() * 0
-
-
-@contextmanager
-def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Leave the buffers (running statistics) as they were."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)

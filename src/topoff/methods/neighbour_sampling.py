@@ -20,12 +20,14 @@ class NeighborSampling(SampledLayers):
     neighbours on average, for any weights, and the mean of all is estimated by the sample's mean. A node's own row is
     never left out.
 
+    Where linear convs read the raw features, nothing is sampled: A X is known (`exact_first`, see `SampledLayers`).
+
     Every model trains this way. General convs (attention, max, PNA) see the drawn neighbours alone, without the factor,
     as in the authors' code. Differences from that code: the same fan-out in all layers instead of 25 and 10 (outer,
     inner), no replacement where a node has fewer neighbours than drawn, and any conv instead of the paper's
     aggregators.
 
-    Args (and those of `MiniBatches`):
+    Args (and those of `SampledLayers`):
         fanout: neighbours per receiver and propagation.
 
     >>> import torch

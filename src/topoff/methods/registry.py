@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from topoff.methods.asgcn import Adapt
 from topoff.methods.cluster import Cluster
+from topoff.methods.drop import Drop, DropEmbeddings
 from topoff.methods.fastgcn import FastGcn
 from topoff.methods.full import Full
 from topoff.methods.gas import Gas
@@ -20,7 +21,7 @@ from topoff.methods.precomputed import Sgc, Sign
 from topoff.methods.protocol import Kind
 from topoff.methods.saint import SaintEdge, SaintNode, SaintWalk
 from topoff.methods.shadow import Shadow, ShadowPpr
-from topoff.methods.top import Drop, Top
+from topoff.methods.top import Top
 from topoff.methods.vrgcn import VarianceReduced
 
 METHODS: dict[str, Kind] = {
@@ -28,6 +29,7 @@ METHODS: dict[str, Kind] = {
     "full": Full,
     "cluster": Cluster,
     "drop": Drop,
+    "drop-ax": DropEmbeddings,
     "saint-node": SaintNode,
     "saint-edge": SaintEdge,
     "saint-walk": SaintWalk,

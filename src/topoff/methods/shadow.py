@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.pagerank import Ints, Scopes, at_least, cached_pagerank, personalized_pagerank
@@ -31,6 +31,7 @@ from topoff.graph.graph import Graph
 from topoff.methods.base import MiniBatches, heard, rows_of
 
 AT_ONCE = 1024  # targets of a batch of `cover`: their subgraphs are in memory together
+SCORED = ("graph", "scopes")  # where the scores of a model come from
 CANDIDATES = 1 << 22  # edges that are looked at together when subgraphs are cut out
 
 
@@ -40,6 +41,9 @@ class Shadow(MiniBatches):
     Args (and those of `MiniBatches`; a batch holds all subgraphs of its targets: keep `ratio` small):
         fanout: neighbours of a node that are drawn in each hop, at most; the authors take 10 to 20.
         hops: radius of a subgraph, whatever the depth of the model; the authors take 2.
+        scored: where `exact` runs the model: on the whole "graph", as for every other method, or for every node in its
+            own scope, as the authors do ("scopes"). The whole graph is the default, because a run's scores, `evaluate`
+            and `predict` say the same of every method's model, and all scopes of a graph take several times as long.
 
     >>> from torch_geometric.nn import GCN
     >>> from topoff.data.load import load
@@ -55,10 +59,16 @@ class Shadow(MiniBatches):
     settings: ClassVar[tuple[str, ...]] = ("ratio", "fanout", "hops")
     any_model: ClassVar[bool] = True
 
-    def __init__(self, model: nn.Module, data: Data, *, fanout: int = 10, hops: int = 2, **shared: Any) -> None:
+    def __init__(
+        self, model: nn.Module, data: Data, *, fanout: int = 10, hops: int = 2, scored: str = "graph", **shared: Any
+    ) -> None:
         super().__init__(model, data, **shared)
         at_least(1, fanout=fanout, hops=hops)
-        self.fanout, self.hops = fanout, hops
+        if scored not in SCORED:
+            raise ValueError(
+                f"Expected 'scored' to be one of {', '.join(SCORED)} (got '{scored}'); choose one of them."
+            )
+        self.fanout, self.hops, self.scored = fanout, hops, scored
 
     def begin(self) -> None:
         """Sort the neighbours."""
@@ -77,6 +87,10 @@ class Shadow(MiniBatches):
         for number, piece in enumerate(pieces):
             scopes = self.scopes_of_piece(piece, rng=self.rng(self.position.epoch, number, 4))
             yield closed(self._subgraphs.union(scopes), self.plan)
+
+    def exact(self) -> tuple[Tensor, bool]:
+        """Return the outputs of all nodes on the whole graph, or each in its scope; nothing is refreshed."""
+        return (self.outputs(), False) if self.scored == "scopes" else super().exact()
 
     def scopes(self, targets: Ints, *, rng: np.random.Generator) -> Scopes:
         """Choose the scopes of some training nodes."""

@@ -183,3 +183,24 @@ class DropoutNotes(TorchFunctionMode):
             again = {**kwargs, "inplace": False}
             self._notes[out] = Dropped(before, lambda rows: func(rows, *rest, **again))
         return out
+
+
+class WithoutDropout(TorchFunctionMode):
+    """Let every `F.dropout` or `dropout` inside `with` return what it is given; `met` says whether there was one.
+
+    >>> with WithoutDropout() as silent:
+    ...     nn.Dropout(0.5)(torch.ones(2))
+    tensor([1., 1.])
+    >>> silent.met
+    True
+    """
+
+    met = False
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call any function of torch but dropout as it is."""
+        if func is not F.dropout and func is not _drop:
+            return func(*args, **(kwargs or {}))
+        self.met |= func is _drop or bool(kwargs["training"] and kwargs["p"])
+        return args[0]

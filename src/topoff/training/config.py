@@ -39,12 +39,12 @@ Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
 Size = Annotated[float, Ge(0), Lt(math.inf)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
-COMPENSATED = ("top", "drop")  # methods that take any node sets
+COMPENSATED = ("top", "drop", "drop-ax")  # methods that take any node sets
 JOINT = ("method", "batches")  # settings that are right or wrong together
 MethodName = Literal[  # the keys of methods.METHODS, which would import torch
-    "top", "full", "cluster", "drop", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor", "labor-star",
-    "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn", "fastgcn",
-    "ladies", "adapt",
+    "top", "full", "cluster", "drop", "drop-ax", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor",
+    "labor-star", "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib",
+    "vrgcn", "fastgcn", "ladies", "adapt",
 ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ class Config:
     ] = None
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
     parts: Annotated[Positive | None, "Number of clusters to merge into batches."] = None
-    regroup: Annotated[bool, "Merge the clusters into new batches every epoch."] = False
+    regroup: Annotated[bool | None, "Merge the clusters into new batches every epoch."] = None
     train_only: Annotated[bool, "Batch only the training nodes; all others are compensated."] = False
     rank: Annotated[
         Natural | Annotated[float, Gt(0), Lt(1)] | None,

@@ -5,10 +5,10 @@ edges per layer, and nothing is drawn.
 
 >>> from topoff.training.config import make_config
 >>> ring = torch.stack([torch.arange(100), (torch.arange(100) + 1) % 100])
->>> config = make_config({"dataset": "ring", "method": "ns", "layers": 1, "ratio": 0.1, "fanout": 5})
+>>> config = make_config({"dataset": "ring", "method": "ns", "layers": 2, "ratio": 0.1, "fanout": 5})
 >>> work = workload(config, Data(x=torch.ones(100, 1), edge_index=ring))
 >>> work.batches, work.targets, work.messages
-(10, 10, [100.0])
+(10, 10, [0.0, 100.0])
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from topoff.training.config import Config
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
+FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
 SOME = 200  # training nodes whose subgraphs are measured
 CLOSE = 2.0  # messages per node inside the subgraph of one target
 TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
@@ -39,7 +40,7 @@ TARGETS = {  # methods whose epochs visit every training node once -> what they 
     "graphfm-ib": "{fanout} sampled neighbours per node and layer, averaged over time",
     "vrgcn": "{fanout} sampled neighbours per node and layer, the others from histories",
     "fastgcn": "nodes sampled layer by layer, from the whole graph",
-    "ladies": "nodes sampled layer by layer, among the neighbours",
+    "ladies": "nodes sampled layer by layer among the neighbours, by their weights in the batch",
     "adapt": "nodes sampled layer by layer, with learnt probabilities",
     "shadow": "each in its own sampled {hops}-hop subgraph",
     "shadow-ppr": "each in the subgraph of the {fanout} nodes of largest PageRank around it",
@@ -51,6 +52,7 @@ TARGETS = {  # methods whose epochs visit every training node once -> what they 
 BATCHES = {  # methods whose batches are parts of the graph -> what becomes of the messages from outside
     "top": "messages from outside compensated at rank {rank}, refresh {refresh}",
     "drop": "messages from outside left out",
+    "drop-ax": "embeddings from outside left out, features seen",
     "cluster": "messages from outside left out, the rest normalised anew",
     "gas": "messages from outside taken from histories",
     "lmc": "messages and gradients from outside compensated by histories",
@@ -172,14 +174,14 @@ def workload(config: Config, data: Data) -> Workload:
         messages = rows * edges / max(1, nodes)
     elif method in TARGETS:
         return _sampled(config, data, mask, batches=batches, targets=targets)
-    elif method in ("top", "drop", "cluster"):
+    elif method in ("top", "drop", "drop-ax", "cluster"):
         messages *= batched / max(1, nodes)
     elif method in ("lmc", "graphfm-ob"):
         reached = _blocks(data, torch.full((nodes,), 1 / batches), hops=1)[0].rows - nodes / batches
-        rows += batches * reached * (1.0 if config.batches == "random" else HALO)
-        messages *= rows / max(1, batched)
-    passes = 2 if method == "lmc" else 1
-    return Workload(batches, targets, [passes * rows] * config.layers, [passes * messages] * config.layers, examined)
+        halo = batches * reached * (1.0 if config.batches == "random" else HALO)
+        messages *= (rows + halo) / max(1, batched)
+        rows += halo * (2 / 3 if method == "lmc" else 1)  # without the gradient of weights
+    return Workload(batches, targets, [rows] * config.layers, [messages] * config.layers, examined)
 
 
 def _training_only(config: Config) -> bool:
@@ -190,12 +192,13 @@ def _training_only(config: Config) -> bool:
 def _sampled(config: Config, data: Data, mask: Tensor, *, batches: int, targets: int) -> Workload:
     """Count what batches of training nodes need whose messages are sampled layer by layer."""
     method, nodes = config.method, len(mask)
-    known = method in ("vrgcn", "fastgcn")  # the first layer reads A X, which is computed once
+    known = config.model in FEATURES_FIRST and not config.linear  # the first layer reads A X, which is computed once
     most = nodes * (config.ratio or 1.0) if method in ("fastgcn", "ladies", "adapt") else None
-    pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
     hops = config.layers - known
+    pool = nodes if method == "fastgcn" else 0  # it draws from all nodes, the others among neighbours
     blocks = _blocks(data, mask.float() / batches, hops=hops, fanout=config.fanout, most=most, pool=pool)
-    rows = [batches * block.rows for block in reversed(blocks)]
+    runs = 4 / 3 if method == "vrgcn" and config.dropout else 1  # a forward without dropout, too
+    rows = [runs * batches * block.rows for block in reversed(blocks)]
     messages = [batches * (block.examined if method == "vrgcn" else block.messages) for block in reversed(blocks)]
     if known:
         rows, messages = [rows[0] if rows else float(mask.sum()), *rows], [0.0, *messages]

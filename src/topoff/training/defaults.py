@@ -27,7 +27,7 @@ from topoff.training.config import Config
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
-USUAL = ("fanout", "mix")  # settings for which every method has its own default
+USUAL = ("regroup", "fanout", "mix")  # settings for which every method has its own default
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         take("refresh", "auto", "as often as it pays: by what is missing, and by the work of an epoch")
     for name in USUAL:
         if name in read:
-            usual = inspect.signature(METHODS[config.method]).parameters[name].default
-            take(name, usual, f"usual for {config.method}")
+            take(name, _usual(METHODS[config.method], name), f"usual for {config.method}")
     if nodes <= CHEAP:
         take("eval_every", 1, f"cheap up to {CHEAP:,} nodes")
     else:
@@ -77,6 +76,12 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         why = "an evaluation is also a refresh" if "refresh" in read else whole
         take("eval_every", min(_interval(config), config.epochs), why)
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
+
+
+def _usual(method: Any, name: str) -> Any:
+    """Return a method's own default of a setting, from the nearest of its classes whose constructor names it."""
+    constructors = (inspect.signature(kind.__init__).parameters for kind in method.__mro__)
+    return next(parameters[name].default for parameters in constructors if name in parameters)
 
 
 def unused(config: Config, given: Iterable[str]) -> list[str]:

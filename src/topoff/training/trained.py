@@ -27,7 +27,7 @@ from topoff.tasks.task import METRICS_OF, Task, task_of
 from topoff.training.build import class_names, device_of, model_for
 from topoff.training.checkpoints import trained_weights
 from topoff.training.config import Config, make_config
-from topoff.training.defaults import LARGE, choose
+from topoff.training.defaults import choose
 from topoff.training.loop import fidelity_of
 from topoff.training.records import Result, seal_of
 from topoff.training.run_folder import RunFolder
@@ -35,6 +35,8 @@ from topoff.training.state import data_hash, load_weights
 from topoff.training.trust import refuse_foreign
 
 CHOSEN = ("batches", "ratio", "rank", "refresh", "fanout", "mix", "eval_every")  # what `choose` may choose
+
+LARGE = 100_000  # nodes that exact inference takes at a time at most, on another graph than a run was trained on
 
 
 @dataclass(frozen=True)

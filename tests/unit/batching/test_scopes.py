@@ -76,20 +76,27 @@ def test_nodes_that_influence_each_other_are_grouped() -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 3, 7, 20])
-def test_groups_hold_every_output_once_and_are_balanced(batches: int) -> None:
+def test_groups_hold_every_output_once_and_none_is_large(batches: int) -> None:
     outputs = np.arange(0, 40, 2)
     ranked = personalized_pagerank(*GRAPHS["undirected"], outputs, keep=6)
     groups = merged(ranked, outputs, batches=batches)
     assert len(groups) == batches
     assert sorted(np.concatenate(groups).tolist()) == list(range(20))
-    sizes = [len(rows) for rows in groups]
-    assert max(sizes) - min(sizes) <= 1
+    assert max(len(rows) for rows in groups) <= 2 * 20 / batches
+
+
+def test_the_smallest_groups_are_merged_first_and_none_is_split() -> None:
+    pairs = [(0, 1), (1, 2), (3, 4)]  # groups of 3, 2 and three of 1
+    edges = torch.tensor(pairs + [pair[::-1] for pair in pairs]).T
+    outputs = np.arange(8)
+    ranked = personalized_pagerank(*senders(edges, 8), outputs, keep=4)
+    assert [rows.tolist() for rows in merged(ranked, outputs, batches=2)] == [[0, 1, 2, 5, 6], [3, 4, 7]]
 
 
 def test_groups_of_nodes_without_influence_are_balanced_too() -> None:
     outputs = np.arange(3)
     ranked = personalized_pagerank(*GRAPHS["no edges"], outputs, keep=4)
-    assert [rows.tolist() for rows in merged(ranked, outputs, batches=2)] == [[0, 2], [1]]
+    assert [rows.tolist() for rows in merged(ranked, outputs, batches=2)] == [[0, 1], [2]]
 
 
 def test_strong_pairs_are_merged_before_weak_ones() -> None:

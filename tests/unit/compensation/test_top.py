@@ -882,7 +882,7 @@ class Bare(nn.Module):
 
 @pytest.mark.parametrize(("inits", "columns"), [(1, 8), (2, 16), (3, 24)])
 def test_every_initialization_adds_its_embeddings_to_the_basis(inits: int, columns: int) -> None:
-    top = top_of(narrow(), inits=inits)
+    top = top_of(narrow(), inits=inits, batches="kaminpar", parts=12, regroup=True)  # which keeps its basis
     top.prepare()
     assert top.compensator.basis_.size(1) == columns + 5  # two hidden layers of 4 each, and the propagated features
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphs import communities
+from topoff.methods.cluster import Cluster
 from topoff.methods.gas import Gas
 from topoff.methods.graphfm import GraphFMOB
 
@@ -20,7 +21,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepared(kind: type[Gas], model: nn.Module, **settings: object) -> Gas:
-    method = kind(model, settings.pop("data", communities(40)), ratio=0.5, **({"batches": "random"} | settings))
+    method = kind(model, settings.pop("data", communities(40)), **({"ratio": 0.5, "batches": "random"} | settings))
     method.prepare()
     return method
 
@@ -126,5 +127,14 @@ def test_a_compiled_model_remembers_as_the_plain_one_does(kind: type[Gas], fast:
 def test_fixed_batches_are_cut_once_and_regrouped_ones_every_epoch(kind: type[Gas]) -> None:
     for regroup in (False, True):
         method = prepared(kind, gnn.GCN(5, 6, num_layers=2).double(), regroup=regroup)
-        assert method.batch(0, 1) is method.batch(0, 1)
         assert (method.batch(0, 1) is method.batch(1, 1)) is not regroup
+        assert method.batch(0, 1).n_id.equal(method.batch(0, 1).n_id)
+        assert method.batch(0, 1).n_id.equal(method.batch(1, 1).n_id) is not regroup
+
+
+@pytest.mark.parametrize("kind", [Cluster, Gas, GraphFMOB])
+def test_batches_are_regrouped_unless_there_is_one(kind: type[Cluster]) -> None:
+    method = prepared(kind, gnn.GCN(5, 6, num_layers=2).double(), regroup=True)
+    assert method.regroups
+    method = prepared(kind, gnn.GCN(5, 6, num_layers=2).double(), regroup=True, ratio=1.0)
+    assert method.batch(0, 0) is method.batch(1, 0)

@@ -21,7 +21,7 @@ from topoff.training.config import FIELDS, MethodName
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 OWN = {name: kind.own_model for name, kind in METHODS.items() if hasattr(kind, "own_model")}
-FIXED = ["top", "full", "cluster", "drop", "gas", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob"]
+FIXED = ["top", "full", "cluster", "drop", "drop-ax", "gas", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob"]
 SETTINGS = {"ratio": 0.25, "rank": 6, "batches": "random", "refresh": "every=2", "seed": 0}
 OTHER = {  # for every setting that a method reads, a value other than the usual one
     "batches": "metis", "ratio": 0.5, "parts": 5, "regroup": True, "train_only": True,
@@ -29,7 +29,7 @@ OTHER = {  # for every setting that a method reads, a value other than the usual
     "fanout": 3, "hops": 1, "walk_length": 3, "mix": 0.5,
 }  # fmt: skip
 UNREAD = {  # what a method takes although it reads it from no run
-    "drop": ("estimator", "inits"),  # takes those of TOP: they matter from rank 1 on
+    **dict.fromkeys(("drop", "drop-ax"), ("estimator", "inits")),  # take those of TOP: they matter from rank 1 on
     "shadow-ppr": ("hops",),  # takes those of shadow
     "lmc": ("train_only",),  # takes it to refuse it in a sentence of its own
 }
@@ -134,7 +134,7 @@ def test_a_method_that_goes_on_sees_what_it_would_have_seen(name: str) -> None:
     assert nodes_of(list(method.batches())) == nodes_of(list(again.batches()))
 
 
-@pytest.mark.parametrize("name", ["top", "full", "cluster", "drop"])
+@pytest.mark.parametrize("name", ["top", "full", "cluster", "drop", "drop-ax"])
 def test_an_epoch_holds_every_node_once(name: str) -> None:
     method = made(name)
     for _ in range(2):

@@ -29,7 +29,7 @@ def chosen(nodes: int, *, edges: int = 10, **settings: object) -> tuple[Config, 
 
 def test_nothing_is_left_open() -> None:
     result, choices = chosen(100)
-    assert set(choices) == {"batches", "ratio", "rank", "refresh", "eval_every"}
+    assert set(choices) == {"batches", "ratio", "rank", "refresh", "regroup", "eval_every"}
     assert all(getattr(result, name) is not None for name in choices)
 
 
@@ -96,10 +96,25 @@ def test_a_graph_without_edges_is_not_clustered() -> None:
 
 
 def test_what_the_user_says_is_kept() -> None:
-    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "eval_every": 7}
+    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "regroup": True, "eval_every": 7}
     result, choices = chosen(100, **given)
     assert choices == {}
     assert result == config(**given)
+
+
+@pytest.mark.parametrize(
+    ("method", "regroup"),
+    [("cluster", False), ("gas", False), ("graphfm-ob", False), ("lmc", False), ("top", False), ("drop-ax", False)],
+)
+def test_a_method_regroups_as_is_usual_for_it_unless_it_is_told(method: str, regroup: bool) -> None:  # noqa: FBT001
+    result, choices = chosen(100, method=method)
+    assert result.regroup is regroup
+    assert choices["regroup"].why == f"usual for {method}"
+    assert chosen(100, method=method, regroup=not regroup)[0].regroup is not regroup
+
+
+def test_no_choice_is_made_for_a_method_without_clusters() -> None:
+    assert "regroup" not in chosen(100, method="ns")[1]
 
 
 def test_the_whole_graph_needs_no_batches() -> None:
