@@ -34,7 +34,7 @@ from topoff.training.run_folder import RunFolder
 from topoff.training.state import data_hash, load_weights
 from topoff.training.trust import refuse_foreign
 
-CHOSEN = ("batches", "ratio", "rank", "refresh", "fanout", "mix", "eval_every")  # what `choose` may choose
+CHOSEN = ("batches", "ratio", "regroup", "rank", "refresh", "fanout", "mix", "eval_every")  # what `choose` may choose
 
 LARGE = 100_000  # nodes that exact inference takes at a time at most, on another graph than a run was trained on
 
