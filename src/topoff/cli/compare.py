@@ -30,8 +30,9 @@ from topoff.cli.flags import (
 )
 from topoff.machine.lock import locked
 from topoff.machine.places import remove_content, without_empty_parents
-from topoff.training.config import Config, make_config, parse_seeds, parse_settings, write_toml
+from topoff.training.config import Config, make_config, write_toml
 from topoff.training.trust import refuse_foreign
+from topoff.training.words import parse_seeds, parse_settings
 
 if TYPE_CHECKING:
     from topoff.experiments.jobs import Job
@@ -40,7 +41,9 @@ EXAMPLES = """Examples:
 
   topoff compare wordnet --methods full,cluster,top --model gcn --epochs 30 --seeds 0-4
 
-  topoff compare graph.npz --methods all --epochs 5 --seeds 0 --set top.rank=32 --json"""
+  topoff compare graph.npz --methods all --epochs 5 --seeds 0 --set top.rank=32 --json
+
+  topoff compare wordnet --methods top,cluster,gas,ns,full --seconds 60 --seeds 0-4 --schedule cosine"""
 
 
 def compare(
@@ -51,7 +54,15 @@ def compare(
         float | None,
         typer.Option(
             help="Report the time to this validation score, such as 0.75. [default: 99 % of what the best "
-            "method reaches with its worst seed]",
+            "method reaches with its worst seed; with --seconds 98 % of --reference]",
+            show_default=False,
+        ),
+    ] = None,
+    reference: Annotated[
+        float | None,
+        typer.Option(
+            help="Validation score of a converged model, such as 0.75: 95, 98 and 99 % of it are targets. [default: "
+            "the best score of method full, or else of the best method]",
             show_default=False,
         ),
     ] = None,
@@ -78,16 +89,20 @@ def compare(
 ) -> None:
     """Compare training methods: exact scores, time to a target, memory, errors of outputs and gradients; and a page.
 
-    Every method trains the same model on the same split for the same epochs, each seed in a process of its own.
+    Every method trains the same model on the same split for the same epochs, or seconds, each seed in a process of its
+    own.
     """
     if method is not None:
         raise ValueError(f"Expected the methods as --methods (got --method {method}); add the s.")
-    if target is not None and not math.isfinite(target):
-        raise ValueError(f"Expected --target to be a score, such as 0.75 (got {target}).")
+    wanted = {"--target": target, "--reference": reference}
+    for flag, value in wanted.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"Expected {flag} to be a score, such as 0.75 (got {value}).")
     from topoff.cli.compare_progress import CompareProgress
     from topoff.experiments.jobs import Job, config_of, parse_methods, split_settings
     from topoff.experiments.processes import train_all
-    from topoff.experiments.table import check_target, make_table
+    from topoff.experiments.table import make_table
+    from topoff.experiments.targets import check_target
     from topoff.tasks.metrics import METRICS
 
     names = parse_methods(methods)
@@ -96,22 +111,23 @@ def compare(
     given = given_settings(config, dataset, settings, shared)
     base = make_config(*given)
     refuse_foreign(base.model, origin=config, named=named_model(given), trust=trust, command=command())
-    if target is not None and base.metric in METRICS:
-        check_target(target, metric=base.metric)
+    for flag, value in wanted.items():
+        if value is not None and base.metric in METRICS:
+            check_target(value, metric=base.metric, flag=flag)
     top = out or new_folder(base.dataset, base.model, kind="compare")
     numbers = [base.seed] if seeds is None else parse_seeds(seeds)
-    layers = {key: value for layer in given for key, value in layer.items() if value is not None}
-    configs = [config_of(name, seed, base=layers, own=own[name]) for name in names for seed in numbers]
+    configs = [config_of(name, seed, base=vars(base), own=own[name]) for name in names for seed in numbers]
     _warn_of_unused(configs, given[2:], own)
     jobs = [
         Job(config, top / config.method / f"seed-{config.seed}", command(), not no_gradients, os.getcwd(), trust)
         for config in configs
     ]
-    with _begun(top, base, jobs), CompareProgress(quiet=quiet, target=target) as progress:
+    with _begun(top, base, jobs), CompareProgress(quiet=quiet, targets=wanted) as progress:
         failures = train_all(jobs, watcher=progress)
-    about = {"dataset": base.dataset, "model": base.model, "epochs": base.epochs, "out": str(top), "command": command()}
+    about = {key: vars(base)[key] for key in ("dataset", "model", "epochs", "seconds")}
+    about |= {"out": str(top), "command": command()}
     rows: dict[str, Any] = {"methods": names, "seeds": numbers, "own": own, "failures": failures}
-    _show(top, make_table(top, **rows, about=about, target=target), as_json=as_json)
+    _show(top, make_table(top, **rows, about=about, target=target, reference=reference), as_json=as_json)
 
 
 def _warn_of_unused(configs: list[Config], given: list[dict[str, Any]], own: dict[str, dict[str, Any]]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from topoff.experiments.gradients import measure_gradient
 from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
+from topoff.experiments.others import Others
 from topoff.machine.memory import keep_freed_memory
 from topoff.machine.notices import hearing
 from topoff.machine.user_code import is_out_of_memory, user_code
@@ -234,9 +235,9 @@ def train_job(job: Job, *, watcher: Watcher) -> None:
         ValueError: there is no such graph, task, model or device, the method refuses the model or the graph, or
             training failed.
     """
-    folder, before = RunFolder(job.folder), _load_average()
+    folder, before, others = RunFolder(job.folder), _load_average(), Others()
     training = train_seed(job.config, folder, listener=watcher, command=job.command, trust=job.trust)
-    measured = read_measured(folder) or {"load": [before, _load_average()]}
+    measured = read_measured(folder) or {"load": [before, _load_average()], "busy": others.cores()}
     folder.write(MEASURED, measured)
     if job.gradients:
         watcher.preparing("measuring the gradient", 0, 1)

@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
-from topoff.training.config import Config
+from topoff.training.config import EPOCHS, Config
 
 RATIO = 0.1
 SMALL, LARGE = 1_000, 100_000  # nodes that a batch has at least and at most, where the user leaves it open
@@ -68,12 +68,8 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         if name in read:
             usual = inspect.signature(METHODS[config.method]).parameters[name].default
             take(name, usual, f"usual for {config.method}")
-    if nodes <= CHEAP:
-        take("eval_every", 1, f"cheap up to {CHEAP:,} nodes")
-    else:
-        whole = "an exact evaluation is a forward pass over the whole graph"
-        why = "an evaluation is also a refresh" if "refresh" in read else whole
-        take("eval_every", min(_interval(config), config.epochs), why)
+    if config.seconds is None:  # else they are spread over the time
+        take("eval_every", *_evaluations(config, nodes, refreshes="refresh" in read))
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
 
 
@@ -103,6 +99,14 @@ def _ratio(nodes: int) -> tuple[float, str]:
     if nodes * RATIO > LARGE:
         return round(1 / -(-nodes // LARGE), 6), f"a batch has at most {LARGE:,} nodes"
     return RATIO, "ten batches; smaller ones save memory, larger ones are less noisy"
+
+
+def _evaluations(config: Config, nodes: int, *, refreshes: bool) -> tuple[int, str]:
+    """Choose the epochs between exact evaluations."""
+    if nodes <= CHEAP:
+        return 1, f"cheap up to {CHEAP:,} nodes"
+    whole = "an exact evaluation is a forward pass over the whole graph"
+    return min(_interval(config), config.epochs or EPOCHS), "an evaluation is also a refresh" if refreshes else whole
 
 
 def _interval(config: Config) -> int:

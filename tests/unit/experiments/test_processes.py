@@ -23,12 +23,12 @@ from topoff.experiments.page import build_page, curve_of, write_page
 from topoff.experiments.processes import train_job
 from topoff.experiments.table import (
     Finished,
-    default_target,
     make_row,
     make_table,
     time_to_target,
     write_summaries,
 )
+from topoff.experiments.targets import default_target
 from topoff.machine.memory import free_memory
 from topoff.methods.registry import METHODS
 from topoff.report.page import NOTHING

@@ -1,0 +1,37 @@
+"""Who hears what happens in a training: bars, logs, other processes.
+
+>>> class Printing(Listener):
+...     def stepped(self, epoch: int, share: float, loss: float) -> None:
+...         print(f"epoch {epoch}, {share:.0%} done, loss {loss}")
+>>> Printing().stepped(2, share=0.5, loss=0.25)
+epoch 2, 50% done, loss 0.25
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topoff.training.records import Epoch
+
+if TYPE_CHECKING:
+    from topoff.training.build import Setup
+    from topoff.training.loop import Training
+
+
+class Listener:
+    """Hear what happens; every method may be overridden."""
+
+    def set_up(self, setup: Setup) -> None:
+        """Hear what is about to be trained."""
+
+    def trains(self, training: Training) -> None:
+        """Hear of the training itself, before its first step: it can be stopped."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Hear how far the preparation is."""
+
+    def stepped(self, epoch: int, share: float, loss: float) -> None:
+        """Hear of a step: the epoch (from 1), the share of the whole training that is done, and the loss."""
+
+    def evaluated(self, epoch: Epoch) -> None:
+        """Hear of the end of an epoch, or of an evaluation in its middle: its line in metrics.jsonl."""
