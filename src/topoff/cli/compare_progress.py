@@ -136,6 +136,9 @@ def print_table(table: dict[str, Any], page: Path) -> None:
     if table.get("seconds") is not None:
         times = {name: [f"{share} %: {time_to(row, share)}" for share in SHARES] for name, row in rows.items()}
         print_lines([about_targets(table)] + [f"{name}: time to {', '.join(found)}" for name, found in times.items()])
+    for name, row in rows.items():
+        if "tuned" in row:
+            print_lines([f"{name}: tuned in {row['tuned']['runs']} runs, {duration(row['tuned']['seconds'])}"])
     gaps = {name: gap(row, metric=table["metric"] or "score") for name, row in rows.items() if row.get("paired")}
     print_lines([f"{name} minus {next(iter(rows))}, test: {text}" for name, text in gaps.items()])
     if table["target"] is not None:

@@ -18,8 +18,7 @@ from topoff.cli.summaries import console, print_choices, print_lines, working
 from topoff.machine.memory import peak_memory, readable
 from topoff.machine.notices import hearing
 from topoff.training.build import Setup
-from topoff.training.listener import Listener
-from topoff.training.loop import Training
+from topoff.training.listener import Listener, Running
 from topoff.training.records import Epoch
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Display(Listener):
             self._shown.enter_context(hearing(lambda text: print_lines([text], to=self._bar.console)))
         self._shown.enter_context(self._bar)
 
-    def trains(self, training: Training) -> None:
+    def trains(self, training: Running) -> None:
         """Pass it on."""
         for other in self._others:
             other.trains(training)
@@ -115,10 +114,10 @@ class Interruption(Listener):
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet, self.wished = quiet, False
-        self._training: Training | None = None
+        self._training: Running | None = None
         self._signals = ExitStack()
 
-    def trains(self, training: Training) -> None:
+    def trains(self, training: Running) -> None:
         """Take over the signals, now that there is something to save."""
         self._training = training
         self._signals.enter_context(stopping(self._stop))

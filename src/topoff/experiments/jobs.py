@@ -28,11 +28,12 @@ class Job:
     gradients: bool = True  # measure the gradient error in the end
     place: str = "."  # where the process works: relative paths are meant from there
     trust: bool = False  # whether the graph's files may run code
+    trial: str = ""  # what is tried, in words
 
     @property
     def name(self) -> str:
         """Name the job for people."""
-        return f"{self.config.method}, seed {self.config.seed}"
+        return f"{self.config.method}, {self.trial or f'seed {self.config.seed}'}"
 
     @property
     def finished(self) -> bool:

@@ -13,19 +13,12 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topoff.experiments.jobs import Failure, read_measured
 from topoff.experiments.others import MANY
 from topoff.experiments.paired import paired
-from topoff.experiments.targets import (
-    USUAL,
-    Reference,
-    check_target,
-    default_target,
-    reference_of,
-    targets_of,
-)
+from topoff.experiments.targets import SHARES, USUAL, Reference, check_target, default_target, reference_of
 from topoff.methods.registry import METHODS
 from topoff.report.page import plain
 from topoff.report.read import finite
@@ -33,9 +26,15 @@ from topoff.tasks.metrics import LOWER_IS_BETTER
 from topoff.training.records import Epoch, Result, Spread, summarize
 from topoff.training.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from topoff.experiments.tune import Tuned
+
 TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
 RECORDED = ("test", "val", "train", "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds",
             "train_peak_rss_mb", "peak_rss_mb")  # of a run's result  # fmt: skip
+
+
+Goal = Mapping[int, float | None] | float | None  # a score, or one for every seed
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,13 @@ class Finished:
     measured: dict[str, Any] = field(default_factory=dict)  # gradient error and load
 
 
-def time_to_target(run: Finished, target: float, *, metric: str) -> tuple[float, float] | None:
+def time_to_target(run: Finished, target: Goal, *, metric: str) -> tuple[float, float] | None:
     """Return the epochs and the seconds after which a run first reached the target; None where it never did."""
+    goal = target.get(run.seed) if isinstance(target, Mapping) else target
+    if goal is None:
+        return None
     for row in run.epochs:
-        if finite(row.val) and (row.val <= target if metric in LOWER_IS_BETTER else row.val >= target):
+        if finite(row.val) and (row.val <= goal if metric in LOWER_IS_BETTER else row.val >= goal):
             return row.passed, (run.result.preprocess_seconds or 0.0) + (row.train_seconds or 0.0)
     return None
 
@@ -69,10 +71,10 @@ def read_finished(top: Path, method: str, seeds: Sequence[int]) -> list[Finished
 def make_row(
     runs: Sequence[Finished],
     *,
-    target: float | None,
+    target: Goal,
     metric: str,
     failures: Mapping[int, Failure] | None = None,
-    targets: Mapping[str, float | None] | None = None,
+    targets: Mapping[str, Goal] | None = None,
     censored: bool = False,
 ) -> dict[str, Any]:
     """Return the row of a method: means over its seeds as plain numbers, beside them `<name>_std` where there are many.
@@ -112,11 +114,11 @@ def _mean_known(values: Sequence[float | None]) -> Spread:
     return Spread.over(known) if known else Spread(None, None)
 
 
-def _times_to(runs: Sequence[Finished], targets: Mapping[str, float | None], *, metric: str) -> dict[str, Any]:
+def _times_to(runs: Sequence[Finished], targets: Mapping[str, Goal], *, metric: str) -> dict[str, Any]:
     """Return the mean seconds to every target over the seeds that reach it, and how many do."""
     found: dict[str, list[float]] = {}
     for name, target in targets.items():
-        times = [] if target is None else [time_to_target(run, target, metric=metric) for run in runs]
+        times = [time_to_target(run, target, metric=metric) for run in runs]
         found[name] = [time[1] for time in times if time is not None]
     reached = {name: len(times) for name, times in found.items()}
     return {"seconds_to": {name: _mean_known(times).mean for name, times in found.items()}, "reached": reached}
@@ -133,9 +135,9 @@ def _shared_machine(runs: Sequence[Finished]) -> list[str]:
     return [f"seconds were measured beside other work, which kept up to {most:.1f} processors busy (seed {seeds})"]
 
 
-def _values(run: Finished, *, target: float | None, metric: str) -> dict[str, Any]:
+def _values(run: Finished, *, target: Goal, metric: str) -> dict[str, Any]:
     """Return the numbers of one run."""
-    result, reached = run.result, None if target is None else time_to_target(run, target, metric=metric)
+    result, reached = run.result, time_to_target(run, target, metric=metric)
     return {key: vars(result)[key] for key in RECORDED} | {
         "relative_error": None if result.fidelity is None else 1 - result.fidelity,
         "gradient_error": run.measured.get("gradient_error"),
@@ -155,12 +157,14 @@ def make_table(
     reference: float | None = None,
     failures: Mapping[tuple[str, int], Failure] | None = None,
     own: Mapping[str, Mapping[str, Any]] | None = None,
+    tuned: Mapping[str, Tuned] | None = None,
 ) -> dict[str, Any]:
     """Sum up the runs in a folder, a row per method; `about` (dataset, model, epochs, command) is recorded as well.
 
     `target` is the validation score whose time is told; where it is not given, `default_target`, in a comparison by
     seconds 98 % of the `reference`, and this, where it is not given, is `reference_of` the runs. `failures` say why
-    runs have no result, by method and seed; `own` are the settings that a method does not share with the others.
+    runs have no result, by method and seed; `own` are the settings that a method does not share with the others;
+    `tuned` is how they were found.
     """
     runs = {method: read_finished(top, method, seeds) for method in methods}
     models = {method: getattr(METHODS.get(method), "own_model", None) for method in methods}
@@ -170,14 +174,21 @@ def make_table(
         if value is not None and metric:
             check_target(value, metric=metric, flag=flag)
     scores = {name: [run.result.val for run in found] for name, found in runs.items() if not models[name]}
-    base = reference_of(scores, metric=metric) if reference is None else Reference(reference, None)
-    if base.of is not None:
-        base = dataclasses.replace(base, steps=_mean_known([run.result.steps for run in runs[base.of]]).mean)
-    targets, censored = targets_of(base.score, metric=metric), about.get("seconds") is not None
-    if target is None:
-        target = targets[USUAL] if censored else default_target(scores, metric=metric)
+    base = Reference(reference)
+    if reference is None:
+        seen = {name: {run.seed: run.result.val for run in runs[name]} for name in scores}
+        base = reference_of(seen, metric=metric)
+        steps = [run.result.steps for run in runs.get(base.of or "", ())]
+        base = dataclasses.replace(base, steps=_mean_known(steps).mean)
+    goals = {share: {seed: base.target(share, metric=metric, seed=seed) for seed in seeds} for share in SHARES}
+    targets, censored = {share: base.target(share, metric=metric) for share in SHARES}, about.get("seconds") is not None
+    goal: Goal = target
+    if target is None and censored:
+        target, goal = targets[USUAL], goals[USUAL] if base.score is not None else None
+    elif target is None:
+        target = goal = default_target(scores, metric=metric)
     rows = {}
-    sought: dict[str, Any] = {"target": target, "targets": targets, "censored": censored, "metric": metric}
+    sought: dict[str, Any] = {"target": goal, "targets": goals, "censored": censored, "metric": metric}
     tests = {method: {run.seed: run.result.test for run in found} for method, found in runs.items()}
     for method, found in runs.items():
         lost = {seed: failure for (name, seed), failure in (failures or {}).items() if name == method}
@@ -191,6 +202,8 @@ def make_table(
             row["own_model"] = models[method]
         if own and own.get(method):
             row["own_settings"] = dict(own[method])
+        if tuned and method in tuned:
+            row["tuned"] = dataclasses.asdict(tuned[method])
     shared = {key: vars(first)[key] if first else None for key in ("nodes", "edges", "features", "versions", "machine")}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     known = {**about, "seeds": list(seeds), "metric": metric or None, "target": target, "date": date}

@@ -1,14 +1,14 @@
 """The validation scores whose time is told: shares of a reference, fixed beforehand, or what the best method reaches.
 
->>> targets_of(0.8, metric="accuracy")
-{'95': 0.76, '98': 0.784, '99': 0.792}
+>>> [Reference(0.8).target(share, metric="accuracy") for share in SHARES]
+[0.76, 0.784, 0.792]
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topoff.report.read import finite
 from topoff.tasks.metrics import LOWER_IS_BETTER
@@ -23,29 +23,35 @@ Scores = Mapping[str, Sequence[float | None]]  # best validation scores by metho
 
 @dataclass(frozen=True)
 class Reference:
-    """Hold the score that targets are shares of."""
+    """Hold the score that targets are shares of; with every seed its own, since it may have a split of its own.
 
-    score: float | None
-    of: str | None  # the method that came to it; none where the user gave it
-    steps: float | None = None  # that this method has taken, on average
-
-
-def reference_of(scores: Scores, *, metric: str) -> Reference:
-    """Return the mean best score of the full batch; where it was not trained, that of the best method.
-
-    >>> reference_of({"full": [0.7, 0.8], "top": [0.9, 0.9]}, metric="accuracy")
-    Reference(score=0.75, of='full', steps=None)
+    >>> base = Reference(0.75, "full", seeds={0: 0.7, 1: 0.8})
+    >>> base.target("95", metric="accuracy"), base.target("95", metric="accuracy", seed=0)
+    (0.7125, 0.665)
     """
-    known = _means(scores)
+
+    score: float | None = None  # mean over the seeds
+    of: str | None = None  # the method that came to it; none where the user gave it
+    steps: float | None = None  # that this method has taken, on average
+    seeds: Mapping[int, float] = field(default_factory=dict)
+
+    def target(self, share: str, *, metric: str, seed: int | None = None) -> float | None:
+        """Return a target by its share in per cent, on average or of one seed."""
+        score = self.score if seed is None else self.seeds.get(seed, self.score)
+        return _below(score, 1 - int(share) / 100, metric=metric)
+
+
+def reference_of(scores: Mapping[str, Mapping[int, float | None]], *, metric: str) -> Reference:
+    """Return the best scores of the full batch; where it was not trained, those of the best method.
+
+    >>> reference_of({"full": {0: 0.7, 1: 0.8}, "top": {0: 0.9, 1: 0.9}}, metric="accuracy")
+    Reference(score=0.75, of='full', steps=None, seeds={0: 0.7, 1: 0.8})
+    """
+    known = _means({method: list(found.values()) for method, found in scores.items()})
     if not known:
-        return Reference(None, None)
+        return Reference()
     best = CONVERGED if CONVERGED in known else _best(known, metric=metric)
-    return Reference(known[best], best)
-
-
-def targets_of(reference: float | None, *, metric: str) -> dict[str, float | None]:
-    """Return the targets by their share of the reference, in per cent."""
-    return {share: _below(reference, 1 - int(share) / 100, metric=metric) for share in SHARES}
+    return Reference(known[best], best, seeds={seed: value for seed, value in scores[best].items() if finite(value)})
 
 
 def default_target(scores: Scores, *, metric: str) -> float | None:

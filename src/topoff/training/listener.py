@@ -9,13 +9,18 @@ epoch 2, 50% done, loss 0.25
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from topoff.training.build import Setup
 from topoff.training.records import Epoch
+from topoff.training.state import RunState
 
-if TYPE_CHECKING:
-    from topoff.training.build import Setup
-    from topoff.training.loop import Training
+
+class Running(Protocol):
+    """Say what a listener may do with a training: look where it stands, and stop it."""
+
+    progress: RunState
+    stop: bool  # to be set: the training saves after its step and raises KeyboardInterrupt
 
 
 class Listener:
@@ -24,7 +29,7 @@ class Listener:
     def set_up(self, setup: Setup) -> None:
         """Hear what is about to be trained."""
 
-    def trains(self, training: Training) -> None:
+    def trains(self, training: Running) -> None:
         """Hear of the training itself, before its first step: it can be stopped."""
 
     def preparing(self, what: str, done: int, total: int) -> None:

@@ -194,7 +194,9 @@ class Training:
         if refreshed:
             progress.train_seconds += exact_seconds
             progress.refreshed_at = progress.epoch
-        progress.evaluation_seconds = seconds - exact_seconds * refreshed
+        if progress.evaluated_at:
+            seconds -= exact_seconds * refreshed
+            progress.evaluation_seconds = min(seconds, progress.evaluation_seconds or seconds)
         progress.evaluated_at = progress.spent
         certificate = method.certificate_ if refreshed else None
         found = {"refreshed": refreshed, "fidelity": progress.fidelity, "certificate": certificate}

@@ -89,7 +89,9 @@ class BySeconds(Pace):
         if self.config.eval_every:
             return super().due(progress, whole=whole)
         parts = (int(EVALUATIONS * moment / self.seconds) for moment in (progress.evaluated_at, progress.spent))
-        return next(parts) < next(parts) and progress.spent - progress.evaluated_at >= progress.evaluation_seconds
+        return next(parts) < next(parts) and progress.spent - progress.evaluated_at >= (
+            progress.evaluation_seconds or 0.0
+        )
 
     def share(self, progress: RunState, *, part: float) -> float:
         """Return the share of the time that is spent."""

@@ -37,7 +37,7 @@ class RunState:
     train_peak: int = 0  # before the first evaluation; 0: not known, since the process has had a higher one before
     stepped_at: float = 0.0  # seconds that were spent at the last step
     evaluated_at: float = 0.0  # seconds that were spent at the last evaluation
-    evaluation_seconds: float = 0.0  # that it took off the clock
+    evaluation_seconds: float | None = None  # that one took off the clock at least, but for the first, which is slower
 
     @property
     def spent(self) -> float:

@@ -195,7 +195,7 @@ def test_a_run_is_finished_step_by_step(tmp_path: Path) -> None:
     job, more = (Job(config, tmp_path / "run", "topoff compare", gradients=wanted) for wanted in (False, True))
     train_job(job, watcher=Watcher())
     result, folder = (tmp_path / "run" / "result.json").read_bytes(), RunFolder(tmp_path / "run")
-    assert folder.read_json("measured.json").keys() == {"load"}
+    assert folder.read_json("measured.json").keys() == {"load", "busy"}
     assert job.finished
     assert not more.finished
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
