@@ -73,7 +73,7 @@ class Training:
             self.progress.preprocess_seconds = time.perf_counter() - start
         else:
             self._restore(checkpoint)
-        self._saved_at = time.monotonic()
+        self._saved_at, begun = time.monotonic(), self.progress.steps
         try:
             while not (self.pace.over(self.progress) or self.progress.stopped_early):
                 self._epoch()
@@ -85,7 +85,7 @@ class Training:
         self._save()
         self.pace.write(self.folder)
         self.method.freeze()
-        if checkpoint is not None and self.progress.loss_count:  # who measures next finds whole epochs
+        if self.progress.steps == begun and self.progress.loss_count:  # who measures next finds whole epochs
             next(iter(self.method.batches()), None)
         return self.progress
 
@@ -109,6 +109,9 @@ class Training:
             elif not over:  # else there is an evaluation to come, without which the run has not ended
                 self._save_if_due()
             start = time.perf_counter()
+        if not progress.loss_count:  # no batch had training nodes: the time goes by all the same
+            progress.train_seconds += time.perf_counter() - start
+            progress.stepped_at = progress.spent
         self._write_line(whole=True)
         self._save_if_due()
 

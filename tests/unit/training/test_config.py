@@ -395,7 +395,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "aggregators": (output, "min,sum", PNA),
     "scalers": (output, "identity, attenuation", PNA),
     "fast_dropout": (losses, True, FULL | {"model": "torch_geometric.nn:GCN", "dropout": 0.5}),
-    "seconds": (epochs, 0.2, FULL | {"lr": 1e-9}),
+    "seconds": (rates, 0.1, FULL | {"schedule": "linear"}),
     "epochs": (epochs, 2, FULL),
     "optimizer": (weights, "sgd", FULL),
     "lr": (weights, 0.5, FULL),

@@ -185,6 +185,14 @@ def test_a_preparation_that_takes_all_the_time_leaves_one_step_at_the_last_rate(
     assert write_result(made, command="topoff train").steps == 1
 
 
+def test_a_run_whose_batches_have_no_training_nodes_ends_too(tmp_path: Path) -> None:
+    made = training(tmp_path, method="full")
+    made.method.batches = lambda: iter(())  # type: ignore[method-assign]
+    made.run()
+    assert made.progress.steps == 0
+    assert made.folder.metrics()[-1].evaluated
+
+
 def test_patience_stops_a_run_before_its_time(tmp_path: Path) -> None:
     made = trained(tmp_path, lr=1e-9, patience=2)
     assert made.progress.stopped_early
