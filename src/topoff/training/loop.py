@@ -132,22 +132,17 @@ class Training:
         if not math.isfinite(loss):
             came = f"{loss} in epoch {progress.current}"
             raise_diverged(self.data, f"the loss to stay finite (got {came}", kept=self._kept)
-        self.listener.stepped(progress.current, self.pace.share(progress, part=self._part), loss)
+        self.listener.stepped(progress.current, self.pace.share(progress, part=self.part), loss)
 
     @property
-    def _part(self) -> float:
+    def part(self) -> float:
         """How much of the current epoch is done."""
         return self.progress.loss_count / max(1, len(self.method))
-
-    @property
-    def passed(self) -> float:
-        """The epochs that are done."""
-        return self.progress.epoch + self._part
 
     def _write_line(self, *, whole: bool) -> None:
         """Write the line of an epoch, or of what is done of it, evaluated where that is due."""
         progress, number = self.progress, self.progress.epoch
-        share, loss = 1.0 if whole else self._part, progress.loss_sum / max(1, progress.loss_count)
+        share, loss = 1.0 if whole else self.part, progress.loss_sum / max(1, progress.loss_count)
         if whole:
             progress.epoch, progress.loss_sum, progress.loss_count = number + 1, 0.0, 0
         refreshed = self.method.refreshed_at == number != progress.refreshed_at
@@ -183,19 +178,21 @@ class Training:
         if progress.best is None:  # the first one: later the evaluation's own peak is in it
             progress.train_peak = peak if (peak := peak_memory()) > self._inherited else 0
         nodes, seen = (None, method.outputs()) if last or may_stop else method.sample(progress.epoch)
-        before = time.perf_counter()
+        before, may_refresh = time.perf_counter(), self.pace.refreshes(progress)
+        method.frozen = last or not may_refresh
         out, refreshed = method.exact()
-        exact_seconds = time.perf_counter() - before
+        method.frozen, exact_seconds = last, time.perf_counter() - before
         check_outputs(out.cpu(), self.data, epoch=progress.current, kept=self._kept)
         progress.fidelity = fidelity_of(out.cpu() if nodes is None else out.cpu()[nodes], seen)
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         scores = self.task.score(out.cpu(), self.data.y, masks=masks)
         self._keep_best(scores)
-        self.pace.evaluated(progress)
+        self.pace.evaluated(progress, may_refresh=may_refresh)
         seconds = time.perf_counter() - start
         progress.seconds += seconds
         if refreshed:
             progress.train_seconds += exact_seconds
+            progress.refresh_seconds += exact_seconds
             progress.refreshed_at = progress.epoch
         if progress.evaluated_at:
             seconds -= exact_seconds * refreshed
@@ -288,7 +285,7 @@ class Training:
         self.best_weights = tensors.get("best", {})
         self.progress = progress
         self.pace.restore(tensors.get("pace", {}))
-        self.folder.keep_metrics(progress.epoch, share=self._part, mark=state.get("metrics"))
+        self.folder.keep_metrics(progress.epoch, share=self.part, mark=state.get("metrics"))
         set_generator_state(tensors["generator"])
 
 

@@ -23,6 +23,7 @@ from topoff.training.sealed import sealed, unsealed
 from topoff.training.state import THREADS, RunState
 
 EVALUATIONS = 32  # of a run by seconds, at most: evenly over its time
+REFRESHING = 0.1  # share of the time that evaluations may take for refreshes
 
 
 class Pace:
@@ -47,7 +48,11 @@ class Pace:
         """Return how much of the run is done, with this `part` of the current epoch."""
         return (progress.epoch + part) / (self.config.epochs or EPOCHS)
 
-    def evaluated(self, progress: RunState) -> None:
+    def refreshes(self, progress: RunState) -> bool:
+        """Whether an evaluation now may be a refresh, too, where the method wishes so; that counts as training."""
+        return True
+
+    def evaluated(self, progress: RunState, *, may_refresh: bool) -> None:
         """Hear of an evaluation."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -73,7 +78,7 @@ class BySeconds(Pace):
         assert config.seconds is not None
         self.seconds = config.seconds
         self.rates: list[float] = []  # of every step
-        self.places: list[list[int]] = []  # steps and finished epochs at every evaluation
+        self.places: list[list[int]] = []  # steps and finished epochs at every evaluation; whether it might refresh
 
     def rate(self, progress: RunState, *, waited: float) -> float:
         """Return the learning rate at this moment, and keep it."""
@@ -97,13 +102,17 @@ class BySeconds(Pace):
         """Return the share of the time that is spent."""
         return min(1.0, progress.spent / self.seconds)
 
-    def evaluated(self, progress: RunState) -> None:
+    def refreshes(self, progress: RunState) -> bool:
+        """Whether such refreshes have not taken too much: histories (gas) would be refreshed by every evaluation."""
+        return progress.refresh_seconds <= REFRESHING * progress.spent
+
+    def evaluated(self, progress: RunState, *, may_refresh: bool) -> None:
         """Keep where it was."""
-        self.places.append([progress.steps, progress.epoch])
+        self.places.append([progress.steps, progress.epoch, int(may_refresh)])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the rates (steps,) and places (evaluations, 2) so far."""
-        places = torch.tensor(self.places, dtype=torch.long).view(-1, 2)
+        """Return the rates (steps,) and places (evaluations, 3) so far."""
+        places = torch.tensor(self.places, dtype=torch.long).view(-1, 3)
         return {"rates": torch.tensor(self.rates, dtype=torch.float64), "places": places}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -127,7 +136,7 @@ class Repeated(Pace):
         try:
             metadata, tensors = unsealed(path)
             self._rates: list[float] = tensors["rates"].tolist()
-            self._places = set(map(tuple, tensors["places"].tolist()))
+            self._places = {(steps, epochs): bool(may) for steps, epochs, may in tensors["places"].tolist()}
             self._threads = int(metadata["threads"])
             if not 1 <= self._threads <= THREADS:
                 raise ValueError(f"{self._threads} threads")
@@ -149,6 +158,10 @@ class Repeated(Pace):
     def due(self, progress: RunState, *, whole: bool) -> bool:
         """Whether it was evaluated here."""
         return (progress.steps, progress.epoch) in self._places
+
+    def refreshes(self, progress: RunState) -> bool:
+        """Whether the evaluation might refresh here."""
+        return self._places.get((progress.steps, progress.epoch), False)
 
     def share(self, progress: RunState, *, part: float) -> float:
         """Return the share of the steps that is taken."""

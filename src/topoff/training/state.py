@@ -35,6 +35,7 @@ class RunState:
     refreshed_at: int = -1  # epoch of the last refresh that a line tells of
     peak: int = 0  # of memory, in bytes
     train_peak: int = 0  # before the first evaluation; 0: not known, since the process has had a higher one before
+    refresh_seconds: float = 0.0  # on the clock, of evaluations that were refreshes, too
     stepped_at: float = 0.0  # seconds that were spent at the last step
     evaluated_at: float = 0.0  # seconds that were spent at the last evaluation
     evaluation_seconds: float | None = None  # that one took off the clock at least, but for the first, which is slower

@@ -109,7 +109,7 @@ def lines(made: Training) -> list[dict[str, Any]]:
 def standing(made: Training) -> dict[str, Any]:
     """Return all that must not depend on interruptions: where the run stands, without times."""
     clock = {"seconds", "train_seconds", "preprocess_seconds", "evaluation_seconds", "peak", "train_peak"}
-    clock |= {"stepped_at", "evaluated_at"}
+    clock |= {"stepped_at", "evaluated_at", "refresh_seconds"}
     progress = {key: value for key, value in dataclasses.asdict(made.progress).items() if key not in clock}
     return {"progress": progress, "records": records(made), "method": made.method.state()}
 
