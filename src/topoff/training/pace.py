@@ -104,7 +104,8 @@ class BySeconds(Pace):
 
     def refreshes(self, progress: RunState) -> bool:
         """Whether such refreshes have not taken too much: histories (gas) would be refreshed by every evaluation."""
-        return progress.refresh_seconds <= REFRESHING * progress.spent
+        first = progress.evaluated_at == 0  # just prepared, and the first evaluation is slow
+        return not first and progress.refresh_seconds <= REFRESHING * progress.spent
 
     def evaluated(self, progress: RunState, *, may_refresh: bool) -> None:
         """Keep where it was."""
