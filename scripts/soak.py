@@ -25,7 +25,7 @@ import topoff
 from reliability import ROOT, record
 from topoff.machine.memory import keep_freed_memory
 from topoff.training.config import make_config
-from topoff.training.loop import Listener
+from topoff.training.listener import Listener
 from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
 from topoff.training.seed import train_seed

@@ -115,6 +115,26 @@ def looked_after_it_again(command: Command, place: Path, rows: dict[str, object]
         opens(place / "runs" / "x" / "compare.html")
 
 
+def test_methods_are_compared_by_seconds(command: Command, place: Path) -> None:
+    line = ["graph.npz", "--methods", "cluster,full", *TINY[:4], *TINY[6:10], "--seconds", "0.6", "--seeds", "0-1"]
+    line += ["--schedule", "cosine", "--no-gradients", "--out", "runs/timed"]
+    done = command(*line, "--json")
+    table = strict(done.out)
+    assert (table["epochs"], table["seconds"]) == (None, 0.6)
+    assert table["targets"].keys() == {"95", "98", "99"}
+    assert table["target"] == table["targets"]["98"]
+    assert table["reference"]["of"] == "full"
+    for row in table["methods"].values():
+        assert row["steps"] >= 1
+        assert row["reached"].keys() == row["seconds_to"].keys() == {"95", "98", "99"}
+        assert row["seconds_to_target"] == row["seconds_to"]["98"]
+    assert table["methods"]["full"]["paired"]["seeds"] == [0, 1]
+    people = command(*line)
+    assert "full minus cluster, test: " in people.out
+    assert re.search(r"full: time to 95 %: \d", people.out)
+    assert "gcn, 0.6 seconds, accuracy" in people.out
+
+
 def opens(page: Path) -> None:
     """Open the page in a browser, offline; it has its plots and complains of nothing."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]

@@ -68,7 +68,7 @@ def test_a_refused_command_leaves_nothing(command: Command, place: Path, line: l
 
 
 def test_a_target_that_the_labels_rule_out_is_refused_before_training() -> None:
-    with CompareProgress(quiet=True, target=75) as progress:
+    with CompareProgress(quiet=True, targets={"--target": 75}) as progress:
         with pytest.raises(ValueError, match=r"accuracy can have, 0 to 1 \(got 75\); write 75 % as 0\.75"):
             progress.knows("accuracy", 3)
         progress.knows("rmse", 3)

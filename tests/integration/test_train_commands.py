@@ -345,6 +345,40 @@ def test_flags_win_over_the_file_and_set_wins_over_flags(command: Command, place
     assert load_file(tmp_path / "run" / "model.safetensors")["convs.0.lin_l.weight"].shape == (6, 3)
 
 
+@pytest.mark.usefixtures("empty_page")
+@pytest.mark.filterwarnings("always:The weights differ")
+def test_a_run_by_seconds_is_repeated_to_the_bit(command: Command, place: Path, tmp_path: Path) -> None:
+    line = ["train", place / "graph.npz", *TINY[:4], *TINY[6:], "--seconds", 1.5, "--schedule", "cosine"]
+    first = command(*line, "--seeds", "0-1", "--out", "one", "--json").json
+    assert [run["steps"] >= 1 for run in first["runs"]] == [True, True]  # more, unless the machine is very busy
+    config = (tmp_path / "one" / "seed-1" / "config.toml").read_text()
+    assert "seconds = 1.5" in config
+    assert "epochs" not in config.partition("\n")[2]
+    again = command("train", "--repeat", "one", "--out", "two", "--json", "--quiet")
+    assert (again.err, again.json["runs"][1]["steps"]) == ("", first["runs"][1]["steps"])
+    for seed in ("seed-0", "seed-1"):
+        assert weights(tmp_path / "two" / seed) == weights(tmp_path / "one" / seed)
+    (tmp_path / "one" / "seed-0" / "model.safetensors").write_bytes(b"others")
+    assert "The weights differ from those of one" in command("train", "--repeat", "one", "--out", "three").err
+    assert "Expected --repeat without --seeds" in command("train", "--repeat", "one", "--seeds", "3", code=2).err
+    changed = command("train", "--repeat", "one", "--lr", 0.5, "--out", "four", code=2).err
+    assert "Expected --repeat to keep the settings of one (got lr: 0.01 -> 0.5)" in changed
+    both = command(*line, "--epochs", 3, code=2).err
+    assert "Expected epochs or seconds, not both (got 3 epochs and 1.5 seconds); leave one out." in both
+    plan = command(*line, "--dry-run").out
+    assert re.search(r"1\.5 s of training, about \S+ epochs", plan)
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "three"}
+
+
+def test_a_run_by_epochs_is_repeated_by_its_config(command: Command, contract: Trained) -> None:
+    done = command("train", "--repeat", contract.run, code=2)
+    assert "Expected --repeat to name a run that --seconds ended (got " in done.err
+    assert (
+        f"without pace.safetensors); one by epochs is repeated with --config {contract.run / 'config.toml'}" in done.err
+    )
+
+
+@pytest.mark.usefixtures("empty_page")
 def test_a_run_without_out_gets_a_name_and_a_table(command: Command, place: Path, tmp_path: Path) -> None:
     done = command("train", place / "graph.npz", *TINY, "--refresh", "never")
     (run,) = (tmp_path / "runs").iterdir()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,20 @@ from typing import Any
 from topoff.cli.format import duration, percent
 from topoff.cli.progress import progress_bar
 from topoff.cli.summaries import console, print_lines
-from topoff.experiments.columns import COLUMNS, Column, best_of, cell, marked, written
+from topoff.experiments.columns import (
+    COLUMNS,
+    Column,
+    about_targets,
+    best_of,
+    cell,
+    gap,
+    length_of,
+    marked,
+    time_to,
+    written,
+)
 from topoff.experiments.jobs import Failure, Job, Watcher
-from topoff.experiments.table import check_target
+from topoff.experiments.targets import SHARES, check_target
 from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
 
@@ -22,14 +33,15 @@ PARTS = ((13,), (6, 7), (3, 5, 5), (3, 3, 2, 2, 3))  # columns of each part of t
 class CompareProgress(Watcher):
     """Show the progress of a comparison on stderr."""
 
-    def __init__(self, *, quiet: bool, target: float | None = None) -> None:
+    def __init__(self, *, quiet: bool, targets: Mapping[str, float | None] | None = None) -> None:
         from rich.progress import TimeElapsedColumn
 
         self._bar = progress_bar(TimeElapsedColumn(), quiet=quiet)
         self._quiet, self._live = quiet, not self._bar.disable
         self._task = self._bar.add_task("starting", total=1, note="")
-        self._before, self._epochs, self._metric, self._score = 0, 1, "accuracy", ""
-        self._name, self._told, self._kept, self._target = "", set[str](), 0, target
+        self._before, self._metric, self._score = 0, "accuracy", ""
+        self._epochs: int | None = None
+        self._name, self._told, self._kept, self._targets = "", set[str](), 0, targets or {}
 
     def __enter__(self) -> CompareProgress:
         self._bar.start()
@@ -58,10 +70,11 @@ class CompareProgress(Watcher):
         seeds = ("seed " if len(jobs) == 1 else "seeds ") + ", ".join(str(job.config.seed) for job in jobs)
         self._say(f"{jobs[0].config.method}, {seeds}: not tried, for the same reason")
 
-    def knows(self, metric: str, epochs: int) -> None:
-        """Remember the score and the epochs; a target that is no such score is refused before any training."""
-        if self._target is not None:
-            check_target(self._target, metric=metric)
+    def knows(self, metric: str, epochs: int | None) -> None:
+        """Remember the score and the epochs, if known; a target that is no such score is refused before training."""
+        for flag, value in self._targets.items():
+            if value is not None:
+                check_target(value, metric=metric, flag=flag)
         self._metric, self._epochs = metric, epochs
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -70,14 +83,13 @@ class CompareProgress(Watcher):
 
     def stepped(self, epoch: int, share: float, loss: float) -> None:
         """Move the bar."""
-        done = self._before + (epoch - 1 + share) / max(1, self._epochs)
-        self._bar.update(self._task, completed=done, note=f"epoch {epoch}/{self._epochs}{self._score}")
+        where = f"epoch {epoch}, {share:.0%} of the time" if self._epochs is None else f"epoch {epoch}/{self._epochs}"
+        self._bar.update(self._task, completed=self._before + share, note=f"{where}{self._score}")
 
     def evaluated(self, epoch: Epoch) -> None:
         """Keep the exact score in sight."""
         if epoch.val is not None:
             self._score = f", validation {percent(epoch.val, metric=self._metric)}"
-        self.stepped(epoch.epoch, 1.0, 0.0)
 
     def warned(self, text: str) -> None:
         """Print a warning that was not printed yet."""
@@ -121,6 +133,14 @@ def print_table(table: dict[str, Any], page: Path) -> None:
     print_lines([f"* a model of its own: {', '.join(own)}"] if own else [])
     own = [f"{name}: {written(row['own_settings'])}" for name, row in rows.items() if "own_settings" in row]
     print_lines([f"+ settings of its own: {'; '.join(own)}"] if own else [])
+    if table.get("seconds") is not None:
+        times = {name: [f"{share} %: {time_to(row, share)}" for share in SHARES] for name, row in rows.items()}
+        print_lines([about_targets(table)] + [f"{name}: time to {', '.join(found)}" for name, found in times.items()])
+    for name, row in rows.items():
+        if "tuned" in row:
+            print_lines([f"{name}: tuned in {row['tuned']['runs']} runs, {duration(row['tuned']['seconds'])}"])
+    gaps = {name: gap(row, metric=table["metric"] or "score") for name, row in rows.items() if row.get("paired")}
+    print_lines([f"{name} minus {next(iter(rows))}, test: {text}" for name, text in gaps.items()])
     if table["target"] is not None:
         print_lines([f"target: validation {percent(table['target'], metric=table['metric'] or 'score')}"])
     print_lines([f"runs: {table['out']}   page: {page}"])
@@ -132,7 +152,7 @@ def _rich_table(table: dict[str, Any], columns: tuple[Column, ...]) -> Any:
     from rich.text import Text
 
     rows, metric = table["methods"], table["metric"] or "score"
-    title = f"{table['dataset']}: {table['model']}, {table['epochs']} epochs, {metric}"
+    title = f"{table['dataset']}: {table['model']}, {length_of(table)}, {metric}"
     titles = (rich_table.Column(column.title, justify="right", no_wrap=True) for column in columns)
     made = rich_table.Table("method", *titles, title=Text(title))
     best = {column.key: best_of(rows, column, metric=metric) for column in columns}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from topoff.training.config import FIELDS, LARGEST_SEED, Config, read_config
+from topoff.training.config import EPOCHS, FIELDS, LARGEST_SEED, Config, read_config
 from topoff.training.run_folder import RunFolder
 from topoff.training.trust import refuse_foreign
 
@@ -27,7 +27,8 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "regroup": "the method's own",
     "fanout": "the method's own",
     "mix": "the method's own",
-    **dict.fromkeys(("root", "parts", "inits")),
+    "epochs": f"{EPOCHS}, without --seconds",
+    **dict.fromkeys(("root", "parts", "inits", "seconds")),
 }
 _DATASET = typer.Argument(
     help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables). ./Cora is always a path, "

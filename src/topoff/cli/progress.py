@@ -18,7 +18,7 @@ from topoff.cli.summaries import console, print_choices, print_lines, working
 from topoff.machine.memory import peak_memory, readable
 from topoff.machine.notices import hearing
 from topoff.training.build import Setup
-from topoff.training.loop import Listener, Training
+from topoff.training.listener import Listener, Running
 from topoff.training.records import Epoch
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ class Display(Listener):
     """Show the progress of one training on stderr.
 
     Args:
-        epochs: how many there are.
+        epochs: how many there are; None in a run by seconds.
         quiet: show nothing.
         choices: print what was chosen, the notes about tables and how the model is called.
         others: listeners that hear of the training and of its epochs, too.
     """
 
-    def __init__(self, epochs: int, *, quiet: bool, choices: bool, others: Sequence[Listener]) -> None:
+    def __init__(self, epochs: int | None, *, quiet: bool, choices: bool, others: Sequence[Listener]) -> None:
         self.epochs, self.metric, self.quiet = epochs, "", quiet
         self._bar = progress_bar(quiet=quiet)
         self._scores, self._told, self._choices, self._others = "", "", choices and not quiet, others
-        self._task = self._bar.add_task("preparing", total=epochs, note="")
+        self._task = self._bar.add_task("preparing", total=1, note="")
         self._shown = ExitStack()  # the spinner, then the bar
 
     def __enter__(self) -> Display:
@@ -71,7 +71,7 @@ class Display(Listener):
             self._shown.enter_context(hearing(lambda text: print_lines([text], to=self._bar.console)))
         self._shown.enter_context(self._bar)
 
-    def trains(self, training: Training) -> None:
+    def trains(self, training: Running) -> None:
         """Pass it on."""
         for other in self._others:
             other.trains(training)
@@ -85,8 +85,8 @@ class Display(Listener):
 
     def stepped(self, epoch: int, share: float, loss: float) -> None:
         """Move the bar."""
-        text = f"epoch {epoch}/{self.epochs}, loss {loss:.3f}{self._scores}"
-        self._bar.update(self._task, description=text, completed=epoch - 1 + share, note=readable(peak_memory()))
+        text = f"{self._epoch(epoch)}, loss {loss:.3f}{self._scores}"
+        self._bar.update(self._task, description=text, completed=share, note=readable(peak_memory()))
 
     def evaluated(self, epoch: Epoch) -> None:
         """Keep the exact scores in sight; on plain output, a line for every evaluation."""
@@ -96,8 +96,12 @@ class Display(Listener):
             return
         score = percent(epoch.val, metric=self.metric)
         self._scores = f", validation {score}, fidelity {percent(epoch.fidelity)}"
-        words = f"epoch {epoch.epoch}/{self.epochs}: loss {epoch.loss:.4f}{self._scores}"
+        words = f"{self._epoch(epoch.epoch)}: loss {epoch.loss:.4f}{self._scores}"
         self._say(f"{words}, {duration(epoch.seconds or 0.0)}, {readable(peak_memory())}")
+
+    def _epoch(self, number: int) -> str:
+        """Name an epoch; in a run by seconds nobody knows how many there will be."""
+        return f"epoch {number}" if self.epochs is None else f"epoch {number}/{self.epochs}"
 
     def _say(self, text: str) -> None:
         """Print a line where no bar shows the same."""
@@ -110,10 +114,10 @@ class Interruption(Listener):
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet, self.wished = quiet, False
-        self._training: Training | None = None
+        self._training: Running | None = None
         self._signals = ExitStack()
 
-    def trains(self, training: Training) -> None:
+    def trains(self, training: Running) -> None:
         """Take over the signals, now that there is something to save."""
         self._training = training
         self._signals.enter_context(stopping(self._stop))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from topoff.cli.format import duration, harmless, percent
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
+from topoff.training.config import EPOCHS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,11 +74,18 @@ def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: T
         "model": f"{config.model}, {config.layers} x {config.hidden}",
         "method": in_words(config, batches=cost.batches, batch_nodes=cost.batch_nodes),
         "estimated time per epoch": f"about {duration(cost.epoch_seconds)}",
-        "estimated time": f"about {duration(cost.epoch_seconds * config.epochs)} for {config.epochs} epochs",
+        "estimated time": _length(config, epoch_seconds=cost.epoch_seconds),
         "estimated peak memory": f"about {readable(cost.memory)}",
     }
     chosen = {f"chosen: {choice.what}": f"{choice.value} ({choice.why})" for choice in choices}
     print_pairs(f"Plan: {config.dataset}", rows | chosen)
+
+
+def _length(config: Config, *, epoch_seconds: float) -> str:
+    """Say how long a run will be."""
+    if config.seconds is not None:
+        return f"{duration(config.seconds)} of training, about {config.seconds / max(epoch_seconds, 1e-9):.3g} epochs"
+    return f"about {duration(epoch_seconds * (config.epochs or EPOCHS))} for {config.epochs} epochs"
 
 
 def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +26,12 @@ from topoff.cli.flags import (
     refuse_two_seeds,
 )
 from topoff.machine.lock import locked
-from topoff.training.config import Config, difference, make_config, parse_seeds, parse_settings
+from topoff.training.config import Config, difference, make_config
 from topoff.training.new_run import has_trained, new_run, put_back
 from topoff.training.records import Result
-from topoff.training.run_folder import RunFolder
+from topoff.training.run_folder import PACE, RunFolder
 from topoff.training.trust import is_foreign, refuse_foreign
+from topoff.training.words import parse_seeds, parse_settings
 
 EXAMPLES = """Examples:
 
@@ -37,7 +39,11 @@ EXAMPLES = """Examples:
 
   topoff train graph/ --model sage --seeds 0-4 --patience 10 --json
 
-  topoff train --resume runs/first"""
+  topoff train --resume runs/first
+
+  topoff train wordnet --seconds 60 --schedule cosine --out runs/minute
+
+  topoff train --repeat runs/minute --out runs/again"""
 
 
 def train(
@@ -49,6 +55,10 @@ def train(
         Path | None, typer.Option(help="Folder of the run. [default: runs/<dataset>-<model>-<method>-<time>]")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    repeat: Annotated[
+        Path | None,
+        typer.Option(help="Take the steps of this run again, which --seconds ended, at its learning rates, in --out."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and its estimated cost, then stop.")
@@ -63,11 +73,16 @@ def train(
     given = given_settings(config, dataset, settings, parse_settings(setting or []))
     allowed: dict[str, Any] = {"named": named_model(given), "trust": trust, "command": command()}
     refuse_two_seeds(seeds, *given[2:])
+    records: dict[Path, bytes] = {}
     if resume is not None:
-        folders = _resumed(resume, given, others={"--out": out, "--seeds": seeds, "--overwrite": overwrite or None})
-        top = resume
-        for folder, settled in folders:
-            refuse_foreign(settled.model, origin=folder.path / "config.toml", **allowed)
+        others = {"--out": out, "--seeds": seeds, "--overwrite": overwrite or None, "--repeat": repeat}
+        top, folders = resume, _begun(resume, given, others, allowed=allowed, flag="--resume")
+    elif repeat is not None:
+        begun = _begun(repeat, given, {"--seeds": seeds}, allowed=allowed, flag="--repeat")
+        places = [(folder.path.relative_to(repeat), config) for folder, config in begun]
+        records = {place / PACE: _record(repeat / place) for place, _ in places}
+        top = out or new_folder(begun[0][1].dataset, begun[0][1].model, begun[0][1].method)
+        folders = [(RunFolder(top / place), config) for place, config in places]
     else:
         base = make_config(*given)
         refuse_foreign(base.model, origin=config, **allowed)
@@ -79,8 +94,10 @@ def train(
         return
     seeds_of = {folder.path.relative_to(top): config for folder, config in folders}
     held = locked(top, *(folder.path for folder, _ in folders)) if resume else None
-    with held or new_run(top, seeds_of, command=command(), overwrite=overwrite):
+    with held or new_run(top, seeds_of, records=records, command=command(), overwrite=overwrite):
         _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet, trust=trust)
+    if repeat is not None:
+        _compare_weights(repeat, top, records)
 
 
 def _warn_of_unused(config: Config, given: list[dict[str, Any]]) -> None:
@@ -101,17 +118,20 @@ def _planned(base: Config, top: Path, *, seeds: list[int] | None) -> Planned:
     return [(RunFolder(top / f"seed-{seed}"), make_config(vars(base), {"seed": seed})) for seed in seeds]
 
 
-def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) -> Planned:
-    """List the folders and settings of a run that is resumed; refuse settings that differ from its own.
+def _begun(
+    top: Path, given: list[dict[str, Any]], others: dict[str, Any], *, allowed: dict[str, Any], flag: str
+) -> Planned:
+    """List the folders and settings of a run that is resumed or repeated; refuse settings that differ from its own.
 
     Raises:
         ValueError: a flag asks for something else than the run began with; the difference is shown.
     """
     put_back(top)
     RunFolder(top).must_exist()
+    why = "a run is resumed in its own folder" if flag == "--resume" else "a run is repeated as it was"
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"Expected --resume without {name} (got {value}): a run is resumed in its own folder.")
+            raise ValueError(f"Expected {flag} without {name} (got {value}): {why}.")
     seeds = [path for path in top.glob("seed-*") if re.fullmatch("seed-[0-9]+", path.name)]
     paths = sorted(seeds, key=lambda path: (len(path.name), path.name)) or [top]  # seed-2 before seed-10
     folders = []
@@ -122,11 +142,36 @@ def _resumed(top: Path, given: list[dict[str, Any]], *, others: dict[str, Any]) 
         changed = difference(config, make_config(keys, *asked))
         if changed:
             raise ValueError(
-                f"Expected --resume to keep the settings of {top} (got {'; '.join(changed)}); leave them out, or "
+                f"Expected {flag} to keep the settings of {top} (got {'; '.join(changed)}); leave them out, or "
                 "start a new run."
             )
+        refuse_foreign(config.model, origin=path / "config.toml", **allowed)
         folders.append((RunFolder(path), config))
     return folders
+
+
+def _record(run: Path) -> bytes:
+    """Read the steps that a run by seconds has taken.
+
+    Raises:
+        ValueError: it has left none.
+    """
+    if not (run / PACE).is_file():
+        raise ValueError(
+            f"Expected --repeat to name a run that --seconds ended (got {run} without {PACE}); one by epochs is "
+            f"repeated with --config {run / 'config.toml'}, an unfinished one is first to be resumed."
+        )
+    return (run / PACE).read_bytes()
+
+
+def _compare_weights(old: Path, new: Path, places: Iterable[Path]) -> None:
+    """Warn where a repeated run has not come to the same weights."""
+    names = [place.with_name("model.safetensors") for place in places]
+    if any((old / name).is_file() and (old / name).read_bytes() != (new / name).read_bytes() for name in names):
+        warnings.warn(
+            f"The weights differ from those of {old}: the graph, the versions or the machine are not the same.",
+            stacklevel=2,
+        )
 
 
 def _explain(config: Config, *, as_json: bool, trust: bool) -> None:

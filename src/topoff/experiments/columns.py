@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from topoff.experiments.targets import SHARES
 from topoff.report.page import NOTHING, number, plain
 from topoff.report.read import finite
 from topoff.tasks.metrics import LOWER_IS_BETTER
@@ -69,9 +70,16 @@ def cell(row: Mapping[str, Any], column: Column, *, metric: str) -> str:
         return f"{some} of {all_of_them} seeds" if some else "never"
     if not finite(value):
         return NOTHING
+    if _is_partial(row, column):
+        return f"{number(value, column.kind)} ({row['target_reached']} of {len(row['seeds'])} seeds)"
     if column.key == "steps" and not spread:
         return number(round(value))  # a count, the same for all seeds
     return number(Spread(value, spread) if finite(spread) else value, _kind(column, metric=metric))
+
+
+def _is_partial(row: Mapping[str, Any], column: Column) -> bool:
+    """Whether a time to the target is that of some seeds only: the others were stopped before they reached it."""
+    return column.key.endswith("to_target") and (row.get("target_reached") or 0) < len(row.get("seeds", ()))
 
 
 def _kind(column: Column, *, metric: str) -> str:
@@ -83,15 +91,72 @@ def best_of(rows: Mapping[str, Mapping[str, Any]], column: Column, *, metric: st
 
     Methods with a model of their own are left out. To be the only one that reached the target is best, too.
     """
-    same = {method: row for method, row in rows.items() if "own_model" not in row}
+    same = {name: row for name, row in rows.items() if "own_model" not in row and not _is_partial(row, column)}
     known = {method: row[column.key] for method, row in same.items() if finite(row.get(column.key))}
-    late = [row for row in same.values() if row.get("target_reached") is not None and row.get(column.key) is None]
+    told = [row for row in rows.values() if "own_model" not in row and row.get("target_reached") is not None]
+    late = [row for row in told if row.get(column.key) is None or _is_partial(row, column)]
     if not known or not column.better or (len(known) < 2 and not (column.key.endswith("to_target") and late)):
         return set()
     lower = column.better == "low" or (column.better == "score" and metric in LOWER_IS_BETTER)
     best = min(known.values()) if lower else max(known.values())
     texts = {value: number(float(value), _kind(column, metric=metric)) for value in known.values()}
     return {method for method, value in known.items() if texts[value] == texts[best]}
+
+
+def time_to(row: Mapping[str, Any], share: str) -> str:
+    """Write the time to a target; of seeds that the end of the time cut off nothing is known but that they are later.
+
+    >>> row = {"seeds": [0, 1], "seconds_to": {"95": 2.0, "98": None}, "reached": {"95": 1, "98": 0}}
+    >>> time_to(row, "95").replace(chr(160), " "), time_to(row, "98")
+    ('2.00 s (1 of 2 seeds)', 'never')
+    """
+    value, reached = row.get("seconds_to", {}).get(share), row.get("reached", {}).get(share, 0)
+    if not finite(value):
+        return "never" if row.get("seeds") else NOTHING
+    some = "" if reached == len(row["seeds"]) else f" ({reached} of {len(row['seeds'])} seeds)"
+    return number(value, "seconds") + some
+
+
+def gap(row: Mapping[str, Any], *, metric: str) -> str:
+    """Write how much better or worse a method's test score is than that of the first one, with the interval.
+
+    >>> gap({"paired": {"mean": -0.012, "low": -0.02, "high": -0.004, "seeds": [0, 1]}}, metric="accuracy")
+    '-1.20 (-2.00 to -0.40) points, 2 seeds'
+    """
+    found = row.get("paired")
+    if not found:
+        return NOTHING
+    scale, unit, digits = (1, "", 4) if metric in ERRORS else (100, " points", 2)
+    mean, low, high = (f"{scale * found[key]:+.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high}){unit}, {len(found['seeds'])} seeds"
+
+
+def about_targets(table: Mapping[str, Any]) -> str:
+    """Say what the targets of a comparison by seconds are shares of.
+
+    >>> base = {"score": 0.8, "of": "full", "steps": 90.0}
+    >>> about_targets({"metric": "accuracy", "reference": base, "seconds": 40.0})
+    'Targets are 95, 98 and 99 % of 80.00 %, the best validation score of full after 90 steps (perhaps not converged).'
+    """
+    base, metric = table["reference"], table["metric"] or "score"
+    if not finite(base.get("score")):
+        return ""
+    score = number(float(base["score"]), "plain" if metric in ERRORS else "share").replace("\xa0", " ")
+    whose = "the score that was given as --reference"
+    if base["of"]:
+        steps = f" after {round(base['steps']):,} steps" if finite(base.get("steps")) else ""
+        whose = f"the best validation score of {base['of']}{steps} (perhaps not converged)"
+    return f"Targets are {', '.join(SHARES[:-1])} and {SHARES[-1]} % of {score}, {whose}."
+
+
+def length_of(table: Mapping[str, Any]) -> str:
+    """Say how long every method was trained.
+
+    >>> length_of({"epochs": 30, "seconds": None}), length_of({"epochs": None, "seconds": 40.0})
+    ('30 epochs', '40 seconds')
+    """
+    seconds = table.get("seconds")
+    return f"{table['epochs']} epochs" if seconds is None else f"{seconds:g} seconds"
 
 
 def written(settings: Mapping[str, Any]) -> str:

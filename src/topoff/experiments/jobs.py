@@ -9,13 +9,13 @@ from typing import Any
 
 from topoff.methods.registry import METHODS
 from topoff.training.config import Config, make_config, nearest
-from topoff.training.loop import Listener
+from topoff.training.listener import Listener
 from topoff.training.run_folder import RunFolder
 
 NUMBER = (int, float)
 MEASURED = "measured.json"  # of a run: its gradient error, and the load of the machine
 # Else nothing could be compared:
-SHARED = ("dataset", "root", "split", "row_normalize", "metric", "seed", "method", "epochs")
+SHARED = ("dataset", "root", "split", "row_normalize", "metric", "seed", "method", "epochs", "seconds")
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ class Job:
     gradients: bool = True  # measure the gradient error in the end
     place: str = "."  # where the process works: relative paths are meant from there
     trust: bool = False  # whether the graph's files may run code
+    trial: str = ""  # what is tried, in words
 
     @property
     def name(self) -> str:
         """Name the job for people."""
-        return f"{self.config.method}, seed {self.config.seed}"
+        return f"{self.config.method}, {self.trial or f'seed {self.config.seed}'}"
 
     @property
     def finished(self) -> bool:
@@ -49,7 +50,13 @@ def read_measured(folder: RunFolder) -> dict[str, Any]:
     """
     path = folder.path / MEASURED
     found = folder.read_json(MEASURED) if path.is_file() else {}
-    for key, kinds in (("gradient_error", NUMBER), ("gradient_cosine", NUMBER), ("note", str), ("load", list)):
+    for key, kinds in (
+        ("gradient_error", NUMBER),
+        ("gradient_cosine", NUMBER),
+        ("busy", NUMBER),
+        ("note", str),
+        ("load", list),
+    ):
         value = found.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
             raise ValueError(f"Expected {path} to hold what was measured (got {value!r} as {key}); remove the file.")
@@ -76,8 +83,8 @@ class Watcher(Listener):
     def skipped(self, jobs: Sequence[Job]) -> None:
         """Hear of jobs of a method that are not tried, since it refused another seed."""
 
-    def knows(self, metric: str, epochs: int) -> None:
-        """Hear how the job that began is scored, and how many epochs it has."""
+    def knows(self, metric: str, epochs: int | None) -> None:
+        """Hear how the job that began is scored, and how many epochs it has; None where seconds end it."""
 
     def warned(self, text: str) -> None:
         """Hear a warning."""

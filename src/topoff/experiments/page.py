@@ -9,13 +9,45 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, PackageLoader
 
-from topoff.experiments.columns import COLUMNS, ERRORS, best_of, cell, marked, written
+from topoff.experiments.columns import (
+    COLUMNS,
+    ERRORS,
+    about_targets,
+    best_of,
+    cell,
+    gap,
+    length_of,
+    marked,
+    time_to,
+    written,
+)
 from topoff.experiments.table import PAGE, SETTINGS, TABLE, Finished, read_finished
+from topoff.experiments.targets import SHARES
 from topoff.report.comparison_plots import MethodCurve, draw_comparison, look_of
 from topoff.report.page import number, part_of, plain
 from topoff.report.read import finite
 from topoff.training.config import parse_config
 from topoff.training.run_folder import RunFolder
+
+
+def timed_curve(name: str, runs: Sequence[Finished], *, place: int, scale: float) -> MethodCurve | None:
+    """Return the mean validation score of a method's seeds over the time, from the latest first evaluation on.
+
+    Seeds are evaluated at moments of their own: between them their scores are interpolated.
+    """
+    found = [
+        np.array([(row.train_seconds, row.passed, row.val) for row in run.epochs if finite(row.val)], dtype=float)
+        for run in runs
+    ]
+    if not found or not all(map(len, found)):
+        return None
+    for run, rows in zip(runs, found, strict=True):
+        rows[:, 0] += run.result.preprocess_seconds or 0.0
+    start, end = max(rows[0, 0] for rows in found), min(rows[-1, 0] for rows in found)
+    moments = np.linspace(start, max(start, end), max(map(len, found)))
+    drawn = np.array([[np.interp(moments, rows[:, 0], rows[:, key]) for key in (1, 2)] for rows in found])
+    spread = drawn[:, 1].std(axis=0, ddof=1) * scale if len(runs) > 1 else np.zeros(len(moments))
+    return MethodCurve(name, place, drawn[:, 0].mean(axis=0), moments, drawn[:, 1].mean(axis=0) * scale, spread)
 
 
 def curve_of(name: str, runs: Sequence[Finished], *, place: int, scale: float) -> MethodCurve | None:
@@ -42,8 +74,9 @@ def build_page(top: Path) -> str:
     rows, metric = table["methods"], table["metric"] or "score"
     scale = 1.0 if metric in ERRORS else 100.0
     places = {name: place for place, name in enumerate(rows)}
+    draw = curve_of if table.get("seconds") is None else timed_curve
     curves = [
-        curve_of(name, read_finished(top, name, table["seeds"]), place=places[name], scale=scale)
+        draw(name, read_finished(top, name, table["seeds"]), place=places[name], scale=scale)
         for name in sorted(rows, key=lambda name: name == "top")  # drawn last: above the others
     ]
     drawn = [curve for curve in curves if curve]
@@ -66,6 +99,11 @@ def build_page(top: Path) -> str:
         looks={name: look_of(name, place) for name, place in places.items()},
         drawn={curve.name for curve in drawn},
         marked=marked,
+        length=length_of(table),
+        shares=SHARES,
+        targets=about_targets(table) if table.get("seconds") is not None else "",
+        time_to=time_to,
+        gap=lambda row: gap(row, metric=metric),
         settings={key: value for key, value in shared.items() if key not in ("method", "seed")},
     )
     return text.encode(errors="replace").decode()

@@ -22,11 +22,12 @@ from typing import Any
 
 from topoff.experiments.gradients import measure_gradient
 from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
+from topoff.experiments.others import Others
 from topoff.machine.memory import keep_freed_memory
 from topoff.machine.notices import hearing
 from topoff.machine.user_code import is_out_of_memory, user_code
 from topoff.training.build import Setup
-from topoff.training.loop import Training
+from topoff.training.listener import Running
 from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
 from topoff.training.seed import train_seed
@@ -48,12 +49,13 @@ def train_all(jobs: Sequence[Job], *, watcher: Watcher) -> dict[tuple[str, int],
             device.
     """
     failures: dict[tuple[str, int], Failure] = {}
+    refused: set[str] = set()  # methods: another seed would not help
     for number, job in enumerate(jobs, 1):
         method, seed = job.config.method, job.config.seed
         if job.finished:
             watcher.kept(job, number, len(jobs))
             continue
-        if (method, seed) in failures:  # the method refused another seed
+        if method in refused:
             continue
         watcher.started(job, number, len(jobs))
         try:
@@ -65,6 +67,7 @@ def train_all(jobs: Sequence[Job], *, watcher: Watcher) -> dict[tuple[str, int],
         watcher.ended(job, failure)
         if failure is not None:
             failures[method, seed] = failure
+            refused |= {method} if failure.refused else set()
             same = [other for other in jobs[number:] if other.config.method == method]
             left = [other for other in same if failure.refused and not other.finished]
             failures |= {(method, other.config.seed): failure for other in left}
@@ -187,7 +190,7 @@ class _Teller(Watcher):
 
     def __init__(self, sender: Connection) -> None:
         self._sender, self._told_at, self.has_plan = sender, 0.0, False
-        self._training: Training | None = None
+        self._training: Running | None = None
 
     @property
     def has_stepped(self) -> bool:
@@ -210,7 +213,7 @@ class _Teller(Watcher):
         self.has_plan = True
         self._sender.send(("knows", setup.task.metric, setup.config.epochs))
 
-    def trains(self, training: Training) -> None:
+    def trains(self, training: Running) -> None:
         """Remember the training: it can be stopped."""
         self._training = training
 
@@ -234,9 +237,9 @@ def train_job(job: Job, *, watcher: Watcher) -> None:
         ValueError: there is no such graph, task, model or device, the method refuses the model or the graph, or
             training failed.
     """
-    folder, before = RunFolder(job.folder), _load_average()
+    folder, before, others = RunFolder(job.folder), _load_average(), Others()
     training = train_seed(job.config, folder, listener=watcher, command=job.command, trust=job.trust)
-    measured = read_measured(folder) or {"load": [before, _load_average()]}
+    measured = read_measured(folder) or {"load": [before, _load_average()], "busy": others.cores()}
     folder.write(MEASURED, measured)
     if job.gradients:
         watcher.preparing("measuring the gradient", 0, 1)

@@ -8,14 +8,17 @@ runs/<name>/compare.html         the page
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topoff.experiments.jobs import Failure, read_measured
+from topoff.experiments.others import MANY
+from topoff.experiments.paired import paired
+from topoff.experiments.targets import SHARES, USUAL, Reference, check_target, default_target, reference_of
 from topoff.methods.registry import METHODS
 from topoff.report.page import plain
 from topoff.report.read import finite
@@ -23,48 +26,15 @@ from topoff.tasks.metrics import LOWER_IS_BETTER
 from topoff.training.records import Epoch, Result, Spread, summarize
 from topoff.training.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from topoff.experiments.tune import Tuned
+
 TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
 RECORDED = ("test", "val", "train", "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds",
             "train_peak_rss_mb", "peak_rss_mb")  # of a run's result  # fmt: skip
-SHARE = 0.99  # of the score of the best method's worst seed: the target, where none is given
 
 
-def default_target(scores: Mapping[str, Sequence[float | None]], *, metric: str) -> float | None:
-    """Return the target: 99 % of the best validation score of the best method's worst seed; none without scores.
-
-    The best method has the best mean; the target is one that it reaches with all its seeds.
-
-    >>> default_target({"full": [0.7, 0.7], "top": [0.9, 0.8]}, metric="accuracy")
-    0.792
-    """
-    best, worst = (min, max) if metric in LOWER_IS_BETTER else (max, min)
-    averages = {method: Spread.over(values).mean for method, values in scores.items() if values}
-    known = {method: mean for method, mean in averages.items() if finite(mean)}
-    if not known:
-        return None
-    leading = best(known, key=lambda method: known[method])
-    least = worst(value for value in scores[leading] if value is not None)
-    slack = (1 - SHARE) * abs(least)
-    return round(least + slack if metric in LOWER_IS_BETTER else least - slack, 12)
-
-
-def check_target(target: float, *, metric: str) -> None:
-    """Refuse a target that no run can reach, or that every run has reached.
-
-    Raises:
-        ValueError: such a score does not exist.
-
-    >>> check_target(75, metric="accuracy")
-    Traceback (most recent call last):
-    ValueError: Expected --target to be a score that accuracy can have, 0 to 1 (got 75); write 75 % as 0.75.
-    """
-    least, most = (-math.inf if metric == "r2" else 0.0), (math.inf if metric in LOWER_IS_BETTER else 1.0)
-    if math.isfinite(target) and least <= target <= most:
-        return
-    range_ = "at least 0" if metric in LOWER_IS_BETTER else "at most 1" if metric == "r2" else "0 to 1"
-    share = metric not in (*LOWER_IS_BETTER, "r2") and 1 < target <= 100
-    remedy = f"write {target:g} % as {target / 100:g}" if share else "choose such a one"
-    raise ValueError(f"Expected --target to be a score that {metric} can have, {range_} (got {target:g}); {remedy}.")
+Goal = Mapping[int, float | None] | float | None  # a score, or one for every seed
 
 
 @dataclass(frozen=True)
@@ -77,11 +47,14 @@ class Finished:
     measured: dict[str, Any] = field(default_factory=dict)  # gradient error and load
 
 
-def time_to_target(run: Finished, target: float, *, metric: str) -> tuple[int, float] | None:
-    """Return the epoch and the seconds at which a run first reached the target; None where it never did."""
+def time_to_target(run: Finished, target: Goal, *, metric: str) -> tuple[float, float] | None:
+    """Return the epochs and the seconds after which a run first reached the target; None where it never did."""
+    goal = target.get(run.seed) if isinstance(target, Mapping) else target
+    if goal is None:
+        return None
     for row in run.epochs:
-        if finite(row.val) and (row.val <= target if metric in LOWER_IS_BETTER else row.val >= target):
-            return row.epoch, (run.result.preprocess_seconds or 0.0) + (row.train_seconds or 0.0)
+        if finite(row.val) and (row.val <= goal if metric in LOWER_IS_BETTER else row.val >= goal):
+            return row.passed, (run.result.preprocess_seconds or 0.0) + (row.train_seconds or 0.0)
     return None
 
 
@@ -96,11 +69,20 @@ def read_finished(top: Path, method: str, seeds: Sequence[int]) -> list[Finished
 
 
 def make_row(
-    runs: Sequence[Finished], *, target: float | None, metric: str, failures: Mapping[int, Failure] | None = None
+    runs: Sequence[Finished],
+    *,
+    target: Goal,
+    metric: str,
+    failures: Mapping[int, Failure] | None = None,
+    targets: Mapping[str, Goal] | None = None,
+    censored: bool = False,
 ) -> dict[str, Any]:
     """Return the row of a method: means over its seeds as plain numbers, beside them `<name>_std` where there are many.
 
-    A method without a finished run has nothing but its error; one with some has those and the error.
+    A method without a finished run has nothing but its error; one with some has those and the error. The time to the
+    target of a method that does not reach it with all seeds is unknown, or, where runs are `censored` by the clock, the
+    mean over those that do; `target_reached` counts them. `targets` are more of them, by name: `seconds_to` has the
+    means over the seeds that reach each, `reached` counts those.
     """
     reasons = {seed: failure.reason for seed, failure in (failures or {}).items()}
     lost = {seed: why for seed, why in reasons.items() if seed not in {run.seed for run in runs}}
@@ -111,22 +93,51 @@ def make_row(
     rows = [_values(run, target=target, metric=metric) for run in runs]
     row: dict[str, Any] = {}
     for key, value in rows[0].items():
-        spread = Spread.over([values[key] for values in rows])
+        partial = censored and key.endswith("_to_target")
+        spread = _mean_known([values[key] for values in rows]) if partial else Spread.over([v[key] for v in rows])
         row |= {key: spread.mean, f"{key}_std": spread.std} if len(rows) > 1 else {key: value}
     reached = sum(values["epochs_to_target"] is not None for values in rows)
     row["target_reached"] = None if target is None else reached
+    row |= _times_to(runs, targets or {}, metric=metric)
     row["seeds"] = [run.seed for run in runs]
     row["load"] = [run.measured.get("load") for run in runs]
     row["chosen"] = {str(choice.get("what")): choice.get("value") for choice in runs[0].result.chosen}
-    notes = [run.measured.get("note") for run in runs]
+    notes = [run.measured.get("note") for run in runs] + _shared_machine(runs)
     notes += [f"seed {seed}: {why}" for seed, why in reasons.items() if seed not in lost]
     row["notes"] = list(dict.fromkeys(note for note in notes if note))
     return row | ({"error": error} if error else {})
 
 
-def _values(run: Finished, *, target: float | None, metric: str) -> dict[str, Any]:
+def _mean_known(values: Sequence[float | None]) -> Spread:
+    """Return mean and deviation of those that are known."""
+    known = [value for value in values if value is not None]
+    return Spread.over(known) if known else Spread(None, None)
+
+
+def _times_to(runs: Sequence[Finished], targets: Mapping[str, Goal], *, metric: str) -> dict[str, Any]:
+    """Return the mean seconds to every target over the seeds that reach it, and how many do."""
+    found: dict[str, list[float]] = {}
+    for name, target in targets.items():
+        times = [time_to_target(run, target, metric=metric) for run in runs]
+        found[name] = [time[1] for time in times if time is not None]
+    reached = {name: len(times) for name, times in found.items()}
+    return {"seconds_to": {name: _mean_known(times).mean for name, times in found.items()}, "reached": reached}
+
+
+def _shared_machine(runs: Sequence[Finished]) -> list[str]:
+    """Say of which runs the seconds are those of a machine that worked for others, too."""
+    busy = {run.seed: run.measured.get("busy") for run in runs}
+    known = {seed: cores for seed, cores in busy.items() if finite(cores) and cores >= MANY}
+    if not known:
+        return []
+    seeds = ", ".join(map(str, known))
+    most = max(known.values())
+    return [f"seconds were measured beside other work, which kept up to {most:.1f} processors busy (seed {seeds})"]
+
+
+def _values(run: Finished, *, target: Goal, metric: str) -> dict[str, Any]:
     """Return the numbers of one run."""
-    result, reached = run.result, None if target is None else time_to_target(run, target, metric=metric)
+    result, reached = run.result, time_to_target(run, target, metric=metric)
     return {key: vars(result)[key] for key in RECORDED} | {
         "relative_error": None if result.fidelity is None else 1 - result.fidelity,
         "gradient_error": run.measured.get("gradient_error"),
@@ -143,27 +154,47 @@ def make_table(
     seeds: Sequence[int],
     about: Mapping[str, Any],
     target: float | None = None,
+    reference: float | None = None,
     failures: Mapping[tuple[str, int], Failure] | None = None,
     own: Mapping[str, Mapping[str, Any]] | None = None,
+    tuned: Mapping[str, Tuned] | None = None,
 ) -> dict[str, Any]:
     """Sum up the runs in a folder, a row per method; `about` (dataset, model, epochs, command) is recorded as well.
 
-    `target` is the validation score whose time is told, `default_target` where it is not given; `failures` say why runs
-    have no result, by method and seed; `own` are the settings that a method does not share with the others.
+    `target` is the validation score whose time is told; where it is not given, `default_target`, in a comparison by
+    seconds 98 % of the `reference`, and this, where it is not given, is `reference_of` the runs. `failures` say why
+    runs have no result, by method and seed; `own` are the settings that a method does not share with the others;
+    `tuned` is how they were found.
     """
     runs = {method: read_finished(top, method, seeds) for method in methods}
     models = {method: getattr(METHODS.get(method), "own_model", None) for method in methods}
     first = next((run.result for found in runs.values() for run in found), None)
     metric = first.metric if first else ""
-    if target is not None and metric:
-        check_target(target, metric=metric)
-    if target is None:
-        scores = {name: [run.result.val for run in found] for name, found in runs.items() if not models[name]}
-        target = default_target(scores, metric=metric)
+    for flag, value in (("--target", target), ("--reference", reference)):
+        if value is not None and metric:
+            check_target(value, metric=metric, flag=flag)
+    scores = {name: [run.result.val for run in found] for name, found in runs.items() if not models[name]}
+    base = Reference(reference)
+    if reference is None:
+        seen = {name: {run.seed: run.result.val for run in runs[name]} for name in scores}
+        base = reference_of(seen, metric=metric)
+        steps = [run.result.steps for run in runs.get(base.of or "", ())]
+        base = dataclasses.replace(base, steps=_mean_known(steps).mean)
+    goals = {share: {seed: base.target(share, metric=metric, seed=seed) for seed in seeds} for share in SHARES}
+    targets, censored = {share: base.target(share, metric=metric) for share in SHARES}, about.get("seconds") is not None
+    goal: Goal = target
+    if target is None and censored:
+        target, goal = targets[USUAL], goals[USUAL] if base.score is not None else None
+    elif target is None:
+        target = goal = default_target(scores, metric=metric)
     rows = {}
+    sought: dict[str, Any] = {"target": goal, "targets": goals, "censored": censored, "metric": metric}
+    tests = {method: {run.seed: run.result.test for run in found} for method, found in runs.items()}
     for method, found in runs.items():
         lost = {seed: failure for (name, seed), failure in (failures or {}).items() if name == method}
-        row = rows[method] = make_row(found, target=target, metric=metric, failures=lost)
+        row = rows[method] = make_row(found, **sought, failures=lost)
+        if found and method != methods[0]:
+            row["paired"] = paired(tests[method], tests[methods[0]], minus=methods[0])
         sized = "ratio" in getattr(METHODS.get(method), "settings", ())  # its batches have a size that can be set
         if sized and 0 < (row.get("steps") or 0) <= (row.get("epochs") or 0):
             row["notes"].append("one step per epoch: all training nodes were in one batch")
@@ -171,9 +202,12 @@ def make_table(
             row["own_model"] = models[method]
         if own and own.get(method):
             row["own_settings"] = dict(own[method])
+        if tuned and method in tuned:
+            row["tuned"] = dataclasses.asdict(tuned[method])
     shared = {key: vars(first)[key] if first else None for key in ("nodes", "edges", "features", "versions", "machine")}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     known = {**about, "seeds": list(seeds), "metric": metric or None, "target": target, "date": date}
+    known |= {"targets": targets, "reference": dataclasses.asdict(base)}
     return {"methods": rows, **known, **shared, "notes": differences(runs)}
 
 

@@ -17,6 +17,7 @@ class Method(Protocol):
 
     model: nn.Module
     refreshed_at: int | None  # the epoch (from 0) that the last refresh was made for, None before the first one
+    frozen: bool  # whether nothing is to be refreshed
 
     @property
     def certificate_(self) -> float | None:

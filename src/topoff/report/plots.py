@@ -164,7 +164,7 @@ def _curves(run: Run, keys: Sequence[str], *, against: str, label: str) -> Marku
     for key in keys:
         name = SPLITS.get(key, key)
         for seed in run.seeds:
-            lines = [row.line() for row in seed.rows]
+            lines = [row.line() | {"epoch": row.passed} for row in seed.rows]
             rows = [line for line in lines if finite(line.get(key)) and finite(line.get(against))]
             rows = rows[: -1 : math.ceil(len(rows) / run.points) or 1] + rows[-1:]
             if rows:
@@ -198,7 +198,7 @@ def _line(axes: Axes, points: list[tuple[float, float]], *, key: str, several: b
 def _mark(axes: Axes, run: Run, *, keys: Sequence[str]) -> None:
     """Mark the refreshes of the first seed at the lower edge, or the best epoch of a single one."""
     if keys[0] in ("fidelity", "certificate"):
-        epochs = [row.epoch for row in run.seeds[0].rows if row.refreshed]
+        epochs = [row.passed for row in run.seeds[0].rows if row.refreshed]
         x = [value for epoch in epochs for value in (epoch, epoch, math.nan)]  # one path for all ticks
         width = 0.8 if len(epochs) <= 60 else 0.2
         axes.plot(x, [0, 0.05, 0] * len(epochs), color=INK, linewidth=width, transform=axes.get_xaxis_transform())

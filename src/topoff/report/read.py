@@ -89,8 +89,8 @@ class Seed:
         measured = [(key, vars(row)[key]) for row in self.rows for key in keys]
         found: dict[str, Any] = {key: value for key, value in measured if finite(value)}
         if self.rows:
-            epochs, seconds = self.rows[-1].epoch, found.get("seconds")
-            found |= {"epochs": epochs, "epoch_seconds": seconds / epochs if seconds and epochs else None}
+            epochs, seconds = self.rows[-1].passed, found.get("seconds")
+            found |= {"epochs": int(epochs), "epoch_seconds": seconds / epochs if seconds and epochs else None}
         return self.result or Result(**found)
 
     @property

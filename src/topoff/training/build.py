@@ -19,7 +19,7 @@ from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import OPTIONS, make_model
 from topoff.models.networks import degree_histogram
 from topoff.tasks.task import Task, task_of
-from topoff.training.config import Config
+from topoff.training.config import EPOCHS, Config
 from topoff.training.defaults import Choice, choose
 from topoff.training.model_check import check_model
 from topoff.training.sizes import check_sizes, warn_of_memory
@@ -113,17 +113,21 @@ def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Paramet
     return kind(groups, lr=config.lr, weight_decay=config.weight_decay)
 
 
-def learning_rate(config: Config, epoch: int) -> float:
-    """Return the learning rate of an epoch (from 0): warm-up, then the schedule.
+def learning_rate(config: Config, done: float) -> float:
+    """Return the learning rate after so many epochs, or seconds in a run by those: warm-up, then the schedule.
 
     >>> from topoff.training.config import make_config
     >>> config = make_config({"dataset": "x", "lr": 1.0, "epochs": 4, "schedule": "linear"})
     >>> [learning_rate(config, epoch) for epoch in range(4)]
     [1.0, 0.75, 0.5, 0.25]
+    >>> config = make_config({"dataset": "x", "lr": 1.0, "seconds": 20, "warmup": 4, "schedule": "cosine"})
+    >>> [learning_rate(config, seconds) for seconds in (0, 2.5, 4, 12, 20)]
+    [0.2, 0.7, 1.0, 0.5, 0.0]
     """
-    if epoch < config.warmup:
-        return config.lr * (epoch + 1) / (config.warmup + 1)
-    share = (epoch - config.warmup) / max(1, config.epochs - config.warmup)
+    length = config.seconds or config.epochs or EPOCHS
+    if done < config.warmup:
+        return config.lr * (done + 1) / (config.warmup + 1)
+    share = min(1.0, (done - config.warmup) / (length - config.warmup)) if length > config.warmup else 0.0
     if config.schedule == "cosine":
         return config.lr * (1 + math.cos(math.pi * share)) / 2
     if config.schedule == "linear":

@@ -15,10 +15,8 @@ import dataclasses
 import difflib
 import importlib.resources
 import math
-import re
-import tomllib
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,7 +30,6 @@ from topoff.training.complaints import check_value, complaint, located, shortene
 from topoff.training.toml import LARGEST, parse_toml, toml_comment, toml_value
 
 LARGEST_SEED = 2**32 - 1  # others are made of it, and torch takes none from 2**64 on
-MOST_SEEDS = 1000  # of one command: each is a training
 Natural = Annotated[int, Ge(0), Lt(2**32)]  # what libraries take for a seed or a count
 Positive = Annotated[int, Ge(1), Lt(2**32)]
 Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
@@ -41,6 +38,8 @@ Rate = Annotated[float, Ge(0), Lt(1)]
 PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
 COMPENSATED = ("top", "drop", "drop-ax")  # methods that take any node sets
 JOINT = ("method", "batches")  # settings that are right or wrong together
+LENGTHS = ("epochs", "seconds")  # a run has one of them
+EPOCHS = 50  # where neither is given
 MethodName = Literal[  # the keys of methods.METHODS, which would import torch
     "top", "full", "cluster", "drop", "drop-ax", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor",
     "labor-star", "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib",
@@ -106,21 +105,29 @@ class Config:
     scalers: Annotated[str, "Comma-separated: identity, amplification, attenuation (pna)."] = "identity,amplification"
     fast_dropout: Annotated[bool, "Use the fast CPU dropout for nn.Dropout inside your own model."] = False
 
-    epochs: Annotated[Positive, "Passes over the batches."] = 50
+    seconds: Annotated[
+        Annotated[float, Gt(0), Lt(math.inf)] | None,
+        "Train for this many seconds of preparation, refreshes and steps instead of epochs; evaluation is not counted.",
+    ] = None
+    epochs: Annotated[Positive | None, "Passes over the batches."] = None
     optimizer: Annotated[Literal["adam", "adamw", "sgd"], "The optimiser (sgd: momentum 0.9)."] = "adam"
     lr: Annotated[Annotated[float, Gt(0), Lt(math.inf)], "Learning rate."] = 0.01
     weight_decay: Annotated[Size, "Weight decay."] = 0.0
     outer_decay: Annotated[Size | None, "Weight decay of the output layer and linear layers around the convs."] = None
     schedule: Annotated[
-        Literal["constant", "cosine", "linear", "step"], "Learning rate over the epochs (step: a tenth at 1/2 and 3/4)."
+        Literal["constant", "cosine", "linear", "step"],
+        "Learning rate over the epochs, or seconds (step: a tenth at 1/2 and 3/4).",
     ] = "constant"
-    warmup: Annotated[Natural, "Epochs over which the learning rate rises from zero."] = 0
+    warmup: Annotated[Natural, "Epochs, or seconds with --seconds, over which the learning rate rises from zero."] = 0
     clip: Annotated[Size, "Clip the gradient to this norm; 0: do not clip."] = 0.0
     patience: Annotated[Natural, "Stop after this many evaluations without a better validation score; 0: never."] = 0
     class_weight: Annotated[Literal["none", "balanced"], "Weigh rare classes more in the loss."] = "none"
     checkpoint_seconds: Annotated[Annotated[float, Ge(0)], "Seconds between checkpoints; 0: after every step."] = 10.0
     device: Annotated[str, "cpu, cuda, cuda:1, ...; auto: cuda where there is one."] = "auto"
-    eval_every: Annotated[Positive | None, "Epochs between exact evaluations, which double as refreshes (top)."] = None
+    eval_every: Annotated[
+        Positive | None,
+        "Epochs between exact evaluations, which double as refreshes (top). With --seconds: spread over the time.",
+    ] = None
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
@@ -129,7 +136,8 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 def make_config(*layers: Mapping[str, Any], origin: str = "") -> Config:
     """Return the validated settings; later layers win, and a None in them is as good as absent.
 
-    A file that all of them come from is named in errors as their `origin`.
+    A file that all of them come from is named in errors as their `origin`. A run has epochs or seconds: the later ones
+    replace the others.
 
     Raises:
         ValueError: an unknown key, with the nearest one, or a value that a key cannot have.
@@ -139,7 +147,12 @@ def make_config(*layers: Mapping[str, Any], origin: str = "") -> Config:
     merged: dict[str, Any] = {}
     for layer in layers:
         _refuse_unknown(layer, origin)
-        merged |= {key: value for key, value in layer.items() if value is not None}
+        given = {key: value for key, value in layer.items() if value is not None}
+        if given.keys() & set(LENGTHS):
+            merged = {key: value for key, value in merged.items() if key not in LENGTHS}
+        merged |= given
+    if not merged.keys() & set(LENGTHS):
+        merged["epochs"] = EPOCHS
     try:
         for key, value in merged.items():
             check_value(key, value, kind=_kinds()[key])
@@ -150,6 +163,9 @@ def make_config(*layers: Mapping[str, Any], origin: str = "") -> Config:
         raise ValueError(located(str(error), origin)) from error
     if config.refresh is not None:
         Refreshing.parse(config.refresh)
+    if config.epochs is not None and config.seconds is not None:
+        got = f"Expected epochs or seconds, not both (got {config.epochs} epochs and {config.seconds:g} seconds)"
+        raise ValueError(located(f"{got}; leave one out.", origin))
     if config.batches not in (None, *PARTITIONS) and config.method not in COMPENSATED:
         raise ValueError(
             f"Expected batches to be {', '.join(PARTITIONS[:-1])} or {PARTITIONS[-1]} for method {config.method} (got "
@@ -208,65 +224,6 @@ def shipped_configs() -> list[str]:
     """List the names of the configs that ship with the package."""
     folder = importlib.resources.files("topoff.training") / "configs"
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
-
-
-def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """Read `key=value` pairs, values as in TOML, or else as they stand.
-
-    Raises:
-        ValueError: no such pair, or a key that stands twice.
-
-    >>> parse_settings(["lr=0.5", "model=sage", "residual=false", "refresh=every=3"])
-    {'lr': 0.5, 'model': 'sage', 'residual': False, 'refresh': 'every=3'}
-    """
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = (piece.strip() for piece in pair.partition("="))
-        if not equals or not key:
-            raise ValueError(f"Expected --set to be key=value (got '{pair}'); for example --set lr=0.005.")
-        if key in settings:
-            raise ValueError(f"Expected --set to give each key once (got '{key}' twice); keep one of them.")
-        settings[key] = _parse_value(text)
-    return settings
-
-
-def _parse_value(text: str) -> Any:
-    """Read a value as TOML does; what it does not take is a text."""
-    try:
-        found = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    return found["value"] if found.keys() == {"value"} else text
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Read seeds: a list of numbers and ranges, at most `MOST_SEEDS` of them.
-
-    Raises:
-        ValueError: something else, too many of them, or one that stands twice.
-
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    seeds: dict[int, None] = {}
-    for piece in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,20})(?:-([0-9]{1,20}))?\s*", piece)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if last < first:
-            shown = text if len(text) <= 60 else f"{text[:60]}..."
-            raise ValueError(f"Expected --seeds to be numbers and ranges, such as 0-9 or 0,3,5 (got '{shown}').")
-        if last > LARGEST_SEED:
-            raise ValueError(f"Expected --seeds to be at most {LARGEST_SEED} (got {last}); choose smaller ones.")
-        if len(seeds) + last - first >= MOST_SEEDS:
-            raise ValueError(
-                f"Expected --seeds to name at most {MOST_SEEDS:,} seeds (got more in '{piece.strip()}'); every one is "
-                "a training of its own."
-            )
-        for seed in range(first, last + 1):
-            if seed in seeds:
-                raise ValueError(f"Expected --seeds to name each seed once (got {seed} twice).")
-            seeds[seed] = None
-    return list(seeds)
 
 
 def write_toml(config: Config, *, command: str, reasons: Mapping[str, str] | None = None) -> str:

@@ -22,7 +22,7 @@ from topoff.batching.node_sets import usual_ratio
 from topoff.compensation.estimator import CLUSTERED, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
-from topoff.training.config import Config
+from topoff.training.config import EPOCHS, Config
 
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
@@ -69,12 +69,8 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     for name in USUAL:
         if name in read:
             take(name, _usual(METHODS[config.method], name), f"usual for {config.method}")
-    if nodes <= CHEAP:
-        take("eval_every", 1, f"cheap up to {CHEAP:,} nodes")
-    else:
-        whole = "an exact evaluation is a forward pass over the whole graph"
-        why = "an evaluation is also a refresh" if "refresh" in read else whole
-        take("eval_every", min(_interval(config), config.epochs), why)
+    if config.seconds is None:  # else they are spread over the time
+        take("eval_every", *_evaluations(config, nodes, refreshes="refresh" in read))
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
 
 
@@ -99,6 +95,14 @@ def unused(config: Config, given: Iterable[str]) -> list[str]:
     # of a class of the user's, or a name that will be refused, nothing is known
     ignored = OPTIONS - options_of(model) if model in MODELS else frozenset()
     return found + [f"{key} has no effect on model {model}" for key in given if key in ignored]
+
+
+def _evaluations(config: Config, nodes: int, *, refreshes: bool) -> tuple[int, str]:
+    """Choose the epochs between exact evaluations."""
+    if nodes <= CHEAP:
+        return 1, f"cheap up to {CHEAP:,} nodes"
+    whole = "an exact evaluation is a forward pass over the whole graph"
+    return min(_interval(config), config.epochs or EPOCHS), "an evaluation is also a refresh" if refreshes else whole
 
 
 def _interval(config: Config) -> int:

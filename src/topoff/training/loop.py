@@ -1,4 +1,4 @@
-"""The loop: epochs, optimiser, exact evaluation, checkpoints, resume.
+"""The loop: steps, optimiser, exact evaluation, checkpoints, resume.
 
 A run is a function of its config and its graph: killed at any moment and resumed, it ends in the same bits. All state
 is in one `Checkpoint`: weights, optimiser, generator, position in the epoch, and the weights that the compensation was
@@ -22,9 +22,11 @@ from topoff.compensation.fidelity import RelativeError
 from topoff.data.layout import SPLITS
 from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
-from topoff.training.build import Setup, learning_rate, make_method, make_optimizer
+from topoff.training.build import Setup, make_method, make_optimizer
 from topoff.training.checkpoints import Checkpoint, flat, grouped
 from topoff.training.divergence import check_outputs, raise_diverged
+from topoff.training.listener import Listener
+from topoff.training.pace import pace_of
 from topoff.training.records import Epoch, validated
 from topoff.training.run_folder import RunFolder, mark_of
 from topoff.training.state import (
@@ -36,25 +38,6 @@ from topoff.training.state import (
     refuse_difference,
     set_generator_state,
 )
-
-
-class Listener:
-    """Hear what happens; every method may be overridden."""
-
-    def set_up(self, setup: Setup) -> None:
-        """Hear what is about to be trained."""
-
-    def trains(self, training: Training) -> None:
-        """Hear of the training itself, before its first step: it can be stopped."""
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Hear how far the preparation is."""
-
-    def stepped(self, epoch: int, share: float, loss: float) -> None:
-        """Hear of a step: the epoch (from 1), the share of it that is done, and the loss."""
-
-    def evaluated(self, epoch: Epoch) -> None:
-        """Hear of the end of an epoch: its line in metrics.jsonl."""
 
 
 class Training:
@@ -74,7 +57,7 @@ class Training:
             make_method(setup, progress=self.listener.preparing),
         )
         self.optimizer = make_optimizer(self.config, self.model, self.method.parameters())
-        self.progress = RunState()
+        self.progress, self.pace = RunState(), pace_of(self.config, folder)
         self.best_weights: dict[str, Tensor] = {}
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
         self._saved_at = time.monotonic()
@@ -90,9 +73,9 @@ class Training:
             self.progress.preprocess_seconds = time.perf_counter() - start
         else:
             self._restore(checkpoint)
-        self._saved_at = time.monotonic()
+        self._saved_at, begun = time.monotonic(), self.progress.steps
         try:
-            while self.progress.epoch < self.config.epochs and not self.progress.stopped_early:
+            while not (self.pace.over(self.progress) or self.progress.stopped_early):
                 self._epoch()
         except (Exception, SystemExit) as error:  # no finite loss, or an error of the model's, which may exit, too
             if self.best_weights and not isinstance(error, OSError | MemoryError):
@@ -100,42 +83,79 @@ class Training:
                 self.folder.save_model(self.best_weights, metadata=facts)
             raise
         self._save()
+        self.pace.write(self.folder)
+        self.method.freeze()
+        if self.progress.steps == begun and self.progress.loss_count:  # who measures next finds whole epochs
+            next(iter(self.method.batches()), None)
         return self.progress
 
     # ---- one epoch
 
     def _epoch(self) -> None:
         """Take the steps that are left of this epoch, evaluate where it is due, write its line."""
-        progress, number = self.progress, self.progress.epoch
-        rate = learning_rate(self.config, number)
+        progress, start = self.progress, time.perf_counter()
+        for batch in self.method.batches():
+            self._set_rate(self.pace.rate(progress, waited=time.perf_counter() - start))
+            loss = self.step(batch)
+            self._count(loss, seconds=time.perf_counter() - start)  # refreshes are training, checkpoints are not
+            over = self.pace.over(progress)
+            if progress.loss_count < len(self.method):  # in the middle of the epoch
+                if over or self.pace.due(progress, whole=False):
+                    self._write_line(whole=False)
+                over = self.pace.over(progress) or progress.stopped_early
+                self._save_if_due()
+                if over:
+                    return
+            elif not over:  # else there is an evaluation to come, without which the run has not ended
+                self._save_if_due()
+            start = time.perf_counter()
+        if not progress.loss_count:  # no batch had training nodes: the time goes by all the same
+            progress.train_seconds += time.perf_counter() - start
+            progress.stepped_at = progress.spent
+        self._write_line(whole=True)
+        self._save_if_due()
+
+    def _set_rate(self, rate: float) -> None:
+        """Take the next step at this learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        start = time.perf_counter()
-        for batch in self.method.batches():
-            loss = self.step(batch)
-            seconds = time.perf_counter() - start  # refreshes and steps are training, checkpoints are not
-            progress.seconds += seconds
-            progress.train_seconds += seconds
-            progress.steps += 1
-            progress.loss_count += 1
-            progress.loss_sum += loss
-            if not math.isfinite(loss):
-                came = f"{loss} in epoch {number + 1}"
-                raise_diverged(self.data, f"the loss to stay finite (got {came}", kept=self._kept)
-            self.listener.stepped(number + 1, progress.loss_count / max(1, len(self.method)), loss)
-            self._save_if_due()
-            start = time.perf_counter()
-        loss = progress.loss_sum / max(1, progress.loss_count)
-        progress.epoch, progress.loss_sum, progress.loss_count = number + 1, 0.0, 0
+
+    def _count(self, loss: float, *, seconds: float) -> None:
+        """Take a step into account; refuse to go on from a loss that is not finite."""
+        progress = self.progress
+        progress.seconds += seconds
+        progress.train_seconds += seconds
+        progress.stepped_at = progress.spent
+        progress.steps += 1
+        progress.loss_count += 1
+        progress.loss_sum += loss
+        if not math.isfinite(loss):
+            came = f"{loss} in epoch {progress.current}"
+            raise_diverged(self.data, f"the loss to stay finite (got {came}", kept=self._kept)
+        self.listener.stepped(progress.current, self.pace.share(progress, part=self.part), loss)
+
+    @property
+    def part(self) -> float:
+        """How much of the current epoch is done."""
+        return self.progress.loss_count / max(1, len(self.method))
+
+    def _write_line(self, *, whole: bool) -> None:
+        """Write the line of an epoch, or of what is done of it, evaluated where that is due."""
+        progress, number = self.progress, self.progress.epoch
+        share, loss = 1.0 if whole else self.part, progress.loss_sum / max(1, progress.loss_count)
+        if whole:
+            progress.epoch, progress.loss_sum, progress.loss_count = number + 1, 0.0, 0
         refreshed = self.method.refreshed_at == number != progress.refreshed_at
-        due = progress.epoch % (self.config.eval_every or 1) == 0 or progress.epoch == self.config.epochs
-        found = self._evaluate() if due else {}
+        progress.refreshed_at = number if refreshed else progress.refreshed_at
+        last = self.pace.over(progress)
+        due = last or self.pace.due(progress, whole=whole)
+        found = self._evaluate(last=last) if due else {}
         found["refreshed"] = found.get("refreshed", False) or refreshed
         found |= {"seconds": round(progress.seconds, 4), "train_seconds": round(progress.train_seconds, 4)}
-        epoch = Epoch(number + 1, loss, rate, **found, evaluated=due)
+        rate = self.optimizer.param_groups[0]["lr"]
+        epoch = Epoch(number + 1, loss, rate, **found, evaluated=due, share=share)
         self.folder.append(epoch)
         self.listener.evaluated(epoch)
-        self._save_if_due()
 
     def step(self, batch: Data) -> float:
         """Take one step of the optimizer; return the loss."""
@@ -149,28 +169,35 @@ class Training:
 
     # ---- evaluation
 
-    def _evaluate(self) -> dict[str, Any]:
+    def _evaluate(self, *, last: bool) -> dict[str, Any]:
         """Score exactly on the whole graph; keep the best weights; say how far one batch was from the truth."""
         start, progress, method = time.perf_counter(), self.progress, self.method
         may_stop = bool(self.config.patience) and progress.waited + 1 >= self.config.patience
-        last = progress.epoch == self.config.epochs or may_stop
-        if progress.epoch == self.config.epochs:
-            method.freeze()  # no epoch would use a refresh
+        if last:
+            method.freeze()  # no step would use a refresh
         if progress.best is None:  # the first one: later the evaluation's own peak is in it
             progress.train_peak = peak if (peak := peak_memory()) > self._inherited else 0
-        nodes, seen = (None, method.outputs()) if last else method.sample(progress.epoch)
-        before = time.perf_counter()
+        nodes, seen = (None, method.outputs()) if last or may_stop else method.sample(progress.epoch)
+        before, may_refresh = time.perf_counter(), self.pace.refreshes(progress)
+        method.frozen = last or not may_refresh
         out, refreshed = method.exact()
-        exact_seconds = time.perf_counter() - before
-        check_outputs(out.cpu(), self.data, epoch=progress.epoch, kept=self._kept)
+        method.frozen, exact_seconds = last, time.perf_counter() - before
+        check_outputs(out.cpu(), self.data, epoch=progress.current, kept=self._kept)
         progress.fidelity = fidelity_of(out.cpu() if nodes is None else out.cpu()[nodes], seen)
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         scores = self.task.score(out.cpu(), self.data.y, masks=masks)
         self._keep_best(scores)
-        progress.seconds += time.perf_counter() - start
+        self.pace.evaluated(progress, may_refresh=may_refresh)
+        seconds = time.perf_counter() - start
+        progress.seconds += seconds
         if refreshed:
             progress.train_seconds += exact_seconds
+            progress.refresh_seconds += exact_seconds
             progress.refreshed_at = progress.epoch
+        if progress.evaluated_at:
+            seconds -= exact_seconds * refreshed
+            progress.evaluation_seconds = min(seconds, progress.evaluation_seconds or seconds)
+        progress.evaluated_at = progress.spent
         certificate = method.certificate_ if refreshed else None
         found = {"refreshed": refreshed, "fidelity": progress.fidelity, "certificate": certificate}
         return {name: None if math.isnan(value) else value for name, value in scores.items()} | found
@@ -180,7 +207,7 @@ class Training:
         progress = self.progress
         before = None if progress.best is None else progress.best["val"]
         if math.isnan(scores["val"]) or self.task.better(scores["val"], before):
-            progress.best, progress.waited = {"epoch": progress.epoch, **scores}, 0
+            progress.best, progress.waited = {"epoch": progress.current, **scores}, 0
             self.best_weights = copy.deepcopy(self.model.state_dict())
             return
         progress.waited += 1
@@ -225,6 +252,7 @@ class Training:
             "fitted": method.weights(),
             "optimizer": {key: torch.as_tensor(value) for key, value in flat(saved["state"]).items()},
             "generator": generator_state(),
+            "pace": self.pace.tensors(),
         }
         self.folder.save(Checkpoint(state, tensors))
         if not self.folder.finished:  # weights that a failure kept: from here on the checkpoint knows better
@@ -256,7 +284,8 @@ class Training:
         self.optimizer.load_state_dict({"state": moments, "param_groups": state["groups"]})
         self.best_weights = tensors.get("best", {})
         self.progress = progress
-        self.folder.keep_metrics(progress.epoch, mark=state.get("metrics"))
+        self.pace.restore(tensors.get("pace", {}))
+        self.folder.keep_metrics(progress.epoch, share=self.part, mark=state.get("metrics"))
         set_generator_state(tensors["generator"])
 
 

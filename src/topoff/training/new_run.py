@@ -21,7 +21,7 @@ from topoff.machine.lock import locked
 from topoff.machine.places import remove_content, without_empty_parents
 from topoff.training.checkpoints import CHECKPOINT, PREVIOUS
 from topoff.training.config import Config, write_toml
-from topoff.training.run_folder import RunFolder, is_remnant
+from topoff.training.run_folder import PACE, RunFolder, is_remnant
 
 BEGINNING = (
     "config.toml",
@@ -33,11 +33,19 @@ BEGINNING = (
 
 
 @contextmanager
-def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite: bool = False) -> Iterator[None]:
+def new_run(
+    top: Path,
+    seeds: Mapping[Path, Config],
+    *,
+    command: str,
+    overwrite: bool = False,
+    records: Mapping[Path, bytes] | None = None,
+) -> Iterator[None]:
     """Make the folders of a run and write its settings; where nothing comes to be trained, leave all as it was.
 
-    `seeds` are the settings by folder, relative to `top`. All of them are locked inside `with`; an old run that
-    `overwrite` lets be replaced is kept beside, as `.<name>.old`, until the new one has trained.
+    `seeds` are the settings by folder, `records` files that are there before them, all relative to `top`. All folders
+    are locked inside `with`; an old run that `overwrite` lets be replaced is kept beside, as `.<name>.old`, until the
+    new one has trained.
 
     Raises:
         FileExistsError: the folder holds something, and nothing lets it be replaced.
@@ -57,6 +65,9 @@ def new_run(top: Path, seeds: Mapping[Path, Config], *, command: str, overwrite:
         try:
             for remnant in [path for path in top.iterdir() if path.is_dir()]:
                 shutil.rmtree(remnant)
+            (top / PACE).unlink(missing_ok=True)  # of a beginning, like those
+            for place, content in (records or {}).items():
+                RunFolder(top).write(place, content)
             first = next(iter(seeds.values()))
             inner = {place: config for place, config in seeds.items() if place != Path()}
             for place, config in {**inner, Path(): first}.items():  # that of the whole run is the last: it makes it one

@@ -76,7 +76,13 @@ def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Hold a line of metrics.jsonl; the scores are in it where the epoch was evaluated."""
+    """Hold a line of metrics.jsonl; the scores are in it where the epoch was evaluated.
+
+    A run by seconds is also evaluated, and ends, in the middle of an epoch: such a line has its `share`.
+
+    >>> Epoch(3).passed, Epoch(3, share=0.25).passed
+    (3, 2.25)
+    """
 
     epoch: int  # from 1
     loss: float | None = None  # mean over the steps
@@ -90,6 +96,17 @@ class Epoch:
     seconds: float | None = None  # since the preparation
     train_seconds: float | None = None  # of steps and refreshes
     evaluated: bool = False  # in the file: whether the line has scores
+    share: float = 1.0  # of the epoch that is done; in the file where it is not all of it
+
+    @property
+    def place(self) -> tuple[int, float]:
+        """The epochs that are done, and the share of the next one: what the lines are sorted by."""
+        return (self.epoch, 0.0) if self.share == 1 else (self.epoch - 1, self.share)
+
+    @property
+    def passed(self) -> float:
+        """The epochs that are done, as one number."""
+        return self.epoch if self.share == 1 else self.epoch - 1 + self.share
 
     @classmethod
     def of(cls, line: Mapping[str, Any], *, origin: str = "the line") -> Self:
@@ -99,7 +116,7 @@ class Epoch:
 
     def line(self) -> dict[str, Any]:
         """Return the line, as it is written."""
-        left = {"evaluated"} if self.evaluated else {"evaluated", *MEASURED}
+        left = {"evaluated", *(() if self.evaluated else MEASURED), *(("share",) if self.share == 1 else ())}
         return {key: value for key, value in vars(self).items() if key not in left}
 
 

@@ -42,7 +42,7 @@ def result_of(training: Training, *, command: str) -> Result:
         steps=progress.steps,
         seconds=round(progress.seconds + progress.preprocess_seconds, 3),
         preprocess_seconds=round(progress.preprocess_seconds, 3),
-        epoch_seconds=round(progress.train_seconds / max(1, progress.epoch), 4),
+        epoch_seconds=round(progress.train_seconds / (progress.epoch + training.part or 1), 4),
         peak_rss_mb=round(progress.peak / 2**20, 1),
         train_peak_rss_mb=round(progress.train_peak / 2**20, 1) or None,
         fidelity=progress.fidelity,

@@ -1,7 +1,8 @@
 """The folder of a run: settings, metrics, result and checkpoint, each written so that a killed process leaves it whole.
 
 runs/<id>/config.toml          settings; the first line is the command, a comment says why a value was chosen
-runs/<id>/metrics.jsonl        one line per epoch
+runs/<id>/metrics.jsonl        one line per epoch, and per evaluation in the middle of one
+runs/<id>/pace.safetensors     the rate of every step of a run by seconds, and where it was evaluated
 runs/<id>/result.json          the scores, at the end
 runs/<id>/details.json         what the report shows beyond them
 runs/<id>/encoding.json        how tables became features
@@ -28,6 +29,7 @@ from topoff.training.config import FIELDS, Config, make_config
 from topoff.training.records import Epoch, Result
 from topoff.training.toml import parse_toml
 
+PACE = "pace.safetensors"
 CHOSEN = re.compile(r'^(\w+) = (?:"(?:[^"\\\n]|\\.)*"|[^"#\n]*)  # chosen: (.+)$', re.MULTILINE)  # a setting, and why
 
 
@@ -179,17 +181,18 @@ class RunFolder:
             if not isinstance(found.get("epoch"), int) or isinstance(found["epoch"], bool):
                 got = f"{found.get('epoch')!r} in line {number}"
                 raise ValueError(f"Expected {path} to give each line an epoch (got {got}); repair it.")
-            while epochs and epochs[-1].epoch >= found["epoch"]:
+            epoch = Epoch.of(found, origin=f"line {number} of {path}")
+            while epochs and epochs[-1].place >= epoch.place:
                 epochs.pop()
-            epochs.append(Epoch.of(found, origin=f"line {number} of {path}"))
+            epochs.append(epoch)
         return Metrics(epochs)
 
     def metrics(self) -> list[Epoch]:
         """Return the whole lines of metrics.jsonl."""
         return self.read_metrics().epochs
 
-    def keep_metrics(self, epochs: int, *, mark: str | None = None) -> None:
-        """Drop the lines after some epochs: they are about to be written again.
+    def keep_metrics(self, epochs: int, *, share: float = 0.0, mark: str | None = None) -> None:
+        """Drop the lines after some epochs and a share of the next one: they are about to be written again.
 
         `mark` is what `mark_of` said of the file then; of one that has changed since a warning tells.
         """
@@ -201,7 +204,7 @@ class RunFolder:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.write("metrics.jsonl", "".join(_line(epoch) for epoch in self.metrics() if epoch.epoch <= epochs))
+        self.write("metrics.jsonl", "".join(_line(epoch) for epoch in self.metrics() if epoch.place <= (epochs, share)))
 
     # ---- tensors
 
@@ -236,8 +239,8 @@ def mark_of(content: bytes) -> str:
 
 
 def is_remnant(path: Path) -> bool:
-    """Whether a process that is killed while it begins a run leaves this: a lock, a draft, the settings of a seed."""
-    if path.name in (LOCK, HOLDER) or is_draft(path):
+    """Whether a process that is killed as it begins a run leaves this: a lock, a draft, steps to repeat, a seed."""
+    if path.name in (LOCK, HOLDER, PACE) or is_draft(path):
         return True
     seed = path.is_dir() and re.fullmatch(r"seed-\d+", path.name) is not None
     return seed and all(item.name == "config.toml" or is_remnant(item) for item in path.iterdir())

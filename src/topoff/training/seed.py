@@ -13,7 +13,8 @@ from topoff.training.build import make_setup
 from topoff.training.checkpoints import CHECKPOINT, PREVIOUS
 from topoff.training.config import Config, difference, write_toml
 from topoff.training.defaults import Choice
-from topoff.training.loop import Listener, Training
+from topoff.training.listener import Listener
+from topoff.training.loop import Training
 from topoff.training.result import write_result
 from topoff.training.run_folder import RunFolder
 from topoff.training.trained import graph_of

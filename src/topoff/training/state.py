@@ -32,9 +32,23 @@ class RunState:
     waited: int = 0  # evaluations since
     stopped_early: bool = False
     fidelity: float | None = None
-    refreshed_at: int = -1  # epoch that an evaluation's refresh was made for
+    refreshed_at: int = -1  # epoch of the last refresh that a line tells of
     peak: int = 0  # of memory, in bytes
     train_peak: int = 0  # before the first evaluation; 0: not known, since the process has had a higher one before
+    refresh_seconds: float = 0.0  # on the clock, of evaluations that were refreshes, too
+    stepped_at: float = 0.0  # seconds that were spent at the last step
+    evaluated_at: float = 0.0  # seconds that were spent at the last evaluation
+    evaluation_seconds: float | None = None  # that one took off the clock at least, but for the first, which is slower
+
+    @property
+    def spent(self) -> float:
+        """The seconds of preparation, refreshes and steps: what a run by seconds counts."""
+        return self.preprocess_seconds + self.train_seconds
+
+    @property
+    def current(self) -> int:
+        """The epoch (from 1) of the last step; 1 before there is one."""
+        return max(1, self.epoch + (self.loss_count > 0))
 
 
 def versions() -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from topoff.cli.compare import _warn_of_unused
 from topoff.experiments.jobs import MEASURED, config_of, read_measured
 from topoff.experiments.measure import check_methods
-from topoff.experiments.table import check_target
+from topoff.experiments.targets import check_target
 from topoff.training.run_folder import RunFolder
 
 

@@ -23,12 +23,12 @@ from topoff.experiments.page import build_page, curve_of, write_page
 from topoff.experiments.processes import train_job
 from topoff.experiments.table import (
     Finished,
-    default_target,
     make_row,
     make_table,
     time_to_target,
     write_summaries,
 )
+from topoff.experiments.targets import default_target
 from topoff.machine.memory import free_memory
 from topoff.methods.registry import METHODS
 from topoff.report.page import NOTHING
@@ -195,7 +195,7 @@ def test_a_run_is_finished_step_by_step(tmp_path: Path) -> None:
     job, more = (Job(config, tmp_path / "run", "topoff compare", gradients=wanted) for wanted in (False, True))
     train_job(job, watcher=Watcher())
     result, folder = (tmp_path / "run" / "result.json").read_bytes(), RunFolder(tmp_path / "run")
-    assert folder.read_json("measured.json").keys() == {"load"}
+    assert folder.read_json("measured.json").keys() == {"load", "busy"}
     assert job.finished
     assert not more.finished
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()

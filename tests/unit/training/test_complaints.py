@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from topoff.training.config import LARGEST_SEED, make_config, parse_seeds, read_config
+from topoff.training.config import LARGEST_SEED, make_config, read_config
+from topoff.training.words import parse_seeds
 
 
 @pytest.mark.parametrize(

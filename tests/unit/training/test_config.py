@@ -16,13 +16,12 @@ from topoff.methods.protocol import Method
 from topoff.models.by_name import OPTIONS
 from topoff.training.build import Setup, make_method, make_setup
 from topoff.training.config import (
+    EPOCHS,
     FIELDS,
     Config,
     difference,
     make_config,
     parse_config,
-    parse_seeds,
-    parse_settings,
     read_config,
     shipped_configs,
     write_toml,
@@ -30,6 +29,7 @@ from topoff.training.config import (
 from topoff.training.loop import Training
 from topoff.training.run_folder import RunFolder
 from topoff.training.trained import graph_of
+from topoff.training.words import parse_seeds, parse_settings
 
 # layers of settings
 
@@ -41,7 +41,7 @@ def test_every_option_of_a_model_is_a_setting() -> None:
 def test_later_settings_win_and_none_is_as_good_as_absent() -> None:
     config = make_config({"dataset": "a", "lr": 0.1}, {"lr": 0.2, "hidden": 7}, {"lr": None, "hidden": 8})
     assert (config.dataset, config.lr, config.hidden) == ("a", 0.2, 8)
-    assert config.epochs == FIELDS["epochs"].default
+    assert config.epochs == EPOCHS
 
 
 def test_texts_become_numbers_and_truth_values() -> None:
@@ -395,6 +395,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "aggregators": (output, "min,sum", PNA),
     "scalers": (output, "identity, attenuation", PNA),
     "fast_dropout": (losses, True, FULL | {"model": "torch_geometric.nn:GCN", "dropout": 0.5}),
+    "seconds": (rates, 0.1, FULL | {"schedule": "linear"}),
     "epochs": (epochs, 2, FULL),
     "optimizer": (weights, "sgd", FULL),
     "lr": (weights, 0.5, FULL),

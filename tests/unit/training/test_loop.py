@@ -25,7 +25,8 @@ from topoff.tasks.task import Task
 from topoff.training.build import device_of, learning_rate, make_optimizer, make_setup
 from topoff.training.checkpoints import CHECKPOINT, trained_weights
 from topoff.training.config import Config, make_config
-from topoff.training.loop import Listener, Training
+from topoff.training.listener import Listener
+from topoff.training.loop import Training
 from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
 from topoff.training.state import generator_state, set_generator_state, versions
@@ -107,7 +108,8 @@ def lines(made: Training) -> list[dict[str, Any]]:
 
 def standing(made: Training) -> dict[str, Any]:
     """Return all that must not depend on interruptions: where the run stands, without times."""
-    clock = ("seconds", "train_seconds", "preprocess_seconds", "peak", "train_peak")
+    clock = {"seconds", "train_seconds", "preprocess_seconds", "evaluation_seconds", "peak", "train_peak"}
+    clock |= {"stepped_at", "evaluated_at", "refresh_seconds"}
     progress = {key: value for key, value in dataclasses.asdict(made.progress).items() if key not in clock}
     return {"progress": progress, "records": records(made), "method": made.method.state()}
 
@@ -378,7 +380,8 @@ def test_the_listener_hears_of_every_step_and_every_epoch(tmp_path: Path) -> Non
     noting = Noting()
     made = training(tmp_path, listener=noting, epochs=2)
     made.run()
-    assert noting.steps == [(1, 1 / 3), (1, 2 / 3), (1, 1.0), (2, 1 / 3), (2, 2 / 3), (2, 1.0)]
+    assert [epoch for epoch, _ in noting.steps] == [1, 1, 1, 2, 2, 2]
+    assert [share for _, share in noting.steps] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1])
     assert noting.stages == {"partitioning", "basic embeddings", "compensating batches"}
     assert noting.lines == made.folder.metrics()
     assert noting.lines[1].loss == pytest.approx(sum(noting.losses[3:]) / 3)

@@ -16,7 +16,8 @@ from graphs import communities
 from topoff.machine.memory import forget_peak, peak_memory
 from topoff.training.build import Setup
 from topoff.training.config import Config, make_config, write_toml
-from topoff.training.loop import Listener, Training
+from topoff.training.listener import Listener
+from topoff.training.loop import Training
 from topoff.training.records import Epoch
 from topoff.training.run_folder import RunFolder
 from topoff.training.seed import begin, train_seed
