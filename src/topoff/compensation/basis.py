@@ -132,6 +132,7 @@ class Basis:
 
     def refresh(self) -> Any:
         """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out)."""
+        age = self.loader.position.epoch - self.fitted_at
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
         if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
@@ -145,6 +146,7 @@ class Basis:
         self.compensator.finish(principal)
         self.loader.compensate(exact)
         self._let_go()
+        self.loader.tell(f"refreshed after {age} epochs: {self.refreshing.why}", 1, 1)
         return out
 
     def certify(self, network: nn.Module | None = None) -> float:

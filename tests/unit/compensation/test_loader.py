@@ -15,7 +15,9 @@ from topoff.batching.node_sets import NodeSets
 from topoff.compensation.certificate import BatchReport, Residual, describe_batch
 from topoff.compensation.compensated import compensating
 from topoff.compensation.estimator import Compensator
+from topoff.compensation.factors import share_outside
 from topoff.compensation.loader import Loader
+from topoff.forward.structure import structure_of
 from topoff.forward.subgraph import whole_graph
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
@@ -276,3 +278,11 @@ def test_an_unfitted_compensator_is_refused() -> None:
     loader = Loader(fitted.graph, fitted.plan, sets=fitted.sets, compensator=Compensator(2))
     with pytest.raises(ValueError, match=r"a fitted compensator \(got one without a basis\); fit it first"):
         next(iter(loader))
+
+
+def test_the_share_of_messages_from_outside_by_hand() -> None:
+    graph = Graph(Data(x=torch.rand(4, 3), edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])))
+    for model, share in ((gnn.GCN(3, 4, num_layers=2), 1 / 4), (gnn.GAT(3, 4, num_layers=2), 1 / 2)):
+        plan = make_plan(model, graph)  # of a ring: GCN has self-loops as well, of the same weight
+        halves = [structure_of(graph, plan, torch.tensor(nodes)) for nodes in ([0, 1], [2, 3])]
+        assert share_outside(halves) == pytest.approx(share)

@@ -354,6 +354,25 @@ def test_an_automatic_basis_follows_the_certificates(monkeypatch: pytest.MonkeyP
     assert epochs == [1, 2, 5, 11]  # early ones close together, then as the price allows, though much is missing
 
 
+def test_a_refresh_says_when_and_why() -> None:
+    told: list[str] = []
+    top = top_of(refresh="auto", progress=lambda what, done, total: told.append(what))
+    list(top)
+    list(top)
+    assert [what for what in told if what.startswith("refreshed")] == [
+        "refreshed after 1 epochs: missed 0.0 % of the messages, little; the next one after 2"
+    ]
+
+
+def test_fixed_batches_let_go_of_the_basis_and_changing_ones_do_not() -> None:
+    fixed, changing = top_of(), top_of(regroup=True, batches="kaminpar", parts=12)
+    for top, kept in ((fixed, False), (changing, True)):
+        top.prepare()
+        assert top.compensator.is_fitted is kept
+        top.refresh()
+        assert top.compensator.is_fitted is kept
+
+
 def test_when_a_refresh_is_due() -> None:
     top = top_of(refresh="every=2")
     top.prepare()
