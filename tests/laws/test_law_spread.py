@@ -134,7 +134,7 @@ def assert_in_batch_only(name: str, sampler: str, *, first: bool) -> None:
         key.replace("lin_l", "lin_rel").replace("lin_r.", "lin_root."): v for key, v in model.state_dict().items()
     }
     plain.load_state_dict(theirs)
-    top = TOP(model, data, ratio=0.25, rank=0, batches=sampler)
+    top = TOP(model, data, ratio=0.25, rank=0, offset=False, batches=sampler)
     for batch in top.prepare().batches():
         inside = torch.isin(edges, batch.n_id).all(0)
         truth = plain(data.x, edges[:, inside], weights[inside])[batch.n_id]
@@ -156,7 +156,7 @@ def test_rank_0_is_in_batch_only_for_raw_features_too(name):
 def test_rank_0_equals_no_compensation_at_all(name):
     data = communities(48, directed=True, weighted=True, edge_features=2, seed=1)
     model = zoo.make(name, data).eval()
-    none, some = (TOP(model, data, ratio=0.25, rank=rank, batches="metis") for rank in (0, 4))
+    none, some = (TOP(model, data, ratio=0.25, rank=rank, offset=False, batches="metis") for rank in (0, 4))
     for batch, other in zip(none.prepare().batches(), some.prepare().batches(), strict=True):
         out = none(batch)
         batch.compensation = None
@@ -167,5 +167,6 @@ def test_rank_0_equals_no_compensation_at_all(name):
 @pytest.mark.parametrize("name", ["gcn_weighted", "sage_max", "mixed"])
 def test_rank_0_has_a_fidelity(name):
     data = communities(48, directed=True, weighted=True, edge_features=2, seed=1)
-    fidelity = TOP(zoo.make(name, data), data, ratio=0.25, rank=0, batches="metis", tolerance=9.0).fidelity()
+    settings = {"ratio": 0.25, "rank": 0, "offset": False, "batches": "metis", "tolerance": 9.0}
+    fidelity = TOP(zoo.make(name, data), data, **settings).fidelity()
     assert fidelity.relative_error > 0.01

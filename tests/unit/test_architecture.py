@@ -116,7 +116,7 @@ def test_no_two_rooms_need_each_other(package: str) -> None:
 
 
 def test_the_check_sees_imports() -> None:
-    assert {"graph.operators", "forward.subgraph", "compensation.estimator"} <= imported(
+    assert {"graph.operators", "forward.subgraph", "compensation.factors"} <= imported(
         ROOT / "compensation" / "compensated.py"
     )
     assert "data.tables" in imported(ROOT / "data" / "load.py"), "late imports count"

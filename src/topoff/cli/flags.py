@@ -25,6 +25,7 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "residual": "the model's own",
     "outer_decay": "as --weight-decay",
     "regroup": "the method's own",
+    "offset": "with estimator ridge and a refresh",
     "fanout": "the method's own",
     "mix": "the method's own",
     "epochs": f"{EPOCHS}, without --seconds",

@@ -40,9 +40,9 @@ class Compensated(Subgraph):
     With offsets messages are added up `before_weights`: those of old embeddings meet the weights of today.
     """
 
-    def __init__(self, convs: list[Conv], *, before_weights: bool = False) -> None:
+    def __init__(self, convs: list[Conv], *, offset: bool = False) -> None:
         super().__init__(convs)
-        self.before_weights = before_weights
+        self.before_weights = self.by_place = offset
 
     def aggregate(self, place: str, operator: Operator, h: Tensor) -> Tensor:
         """Return A[B,B] h + A[B,C] R h, the second term as spread (read h) on the boundary rows (Eq. 13); (b, d).
@@ -124,7 +124,7 @@ def compensating(model: nn.Module, batch: Data) -> Iterator[Data]:
     bound = {conv.name for conv in plan.convs} if plan else set()
     compensation: Compensation | None = batch.get("compensation")
     convs = [conv for conv in describe(model) if not bound or conv.name in bound]
-    handler = Compensated(convs, before_weights=compensation is not None and bool(compensation.offsets))
+    handler = Compensated(convs, offset=compensation is not None and bool(compensation.offsets))
 
     def remember(_: nn.Module, given: Any, out: Any) -> None:
         """Bind the model again where its backward pass needs that."""

@@ -6,6 +6,16 @@ changed since. On the linear path that is one constant per propagation,
     A[B, C] H_C  ~  spread @ (read @ H_B) + offset,    offset = A[B, C] H*_C - spread @ (read @ H*_B),
 
 exact at the refresh whatever the rank is. It is added before a conv's weights, so that old rows meet the new weights.
+
+>>> import torch
+>>> from torch_geometric.data import Data
+>>> from torch_geometric.nn import GCN
+>>> from topoff import TOP, load
+>>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+>>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+>>> top = TOP(GCN(3, 4, num_layers=2, out_channels=2), data, ratio=0.5, rank=2, batches="random")
+>>> [(place, tuple(offset.shape)[1:]) for (place, _), offset in next(iter(top)).compensation.offsets.items()]
+[('convs.1/0/0', (4,))]
 """
 
 from __future__ import annotations

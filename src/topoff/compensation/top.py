@@ -162,7 +162,7 @@ class TOP(Learner):
         basis = Basis(self.model, loader, refreshing=self.refreshing, offset=self.offset, call=self.call, **settings)
         keep = self.cache and networks is None  # later bases would fill the disk for one use each
         basis.fit(networks or [self.model, *self._random_networks()], cache=keep)
-        self.handler = Compensated(self.plan.convs, before_weights=self.offset)
+        self.handler = Compensated(self.plan.convs, offset=self.offset)
         self.basis, self._loader = basis, loader  # once all is whole
         if not self.refreshing.interval:
             self.certify()

@@ -102,6 +102,7 @@ class Handler(ABC):
 
     carries: ClassVar[str] = "edge_index"  # what a batch must carry besides its rows
     recomputable: ClassVar[bool] = False  # a conv may be run again on its batch, and computes the same
+    by_place = False  # what it does differs from call to call of one conv
     recomputes = False  # parts of this forward are to be run again by the backward pass (see `recompute`)
 
     def __init__(self, convs: list[Conv]) -> None:
@@ -163,11 +164,11 @@ class Handler(ABC):
                 return inner(
                     conv, around, x, lambda rows: forward(rows, *args[1:], **kwargs) if args else forward(**kwargs)
                 )
+            number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
             if torch._C._current_graph_task_id() != -1:  # a backward pass is running
-                check_again(handler, conv)
+                number %= check_again(handler, conv)
             elif (torch.is_grad_enabled(), SAVING(True)) != handler._kept:
                 handler.recomputes = True
-            number = handler.calls[conv.name] = handler.calls.get(conv.name, -1) + 1
             handler.now = call = ConvCall(
                 conv, forward, args, kwargs, x[0] if isinstance(x, (tuple, list)) else x, number
             )

@@ -104,8 +104,8 @@ class _Held:
         self()
 
 
-def check_again(handler: Any, conv: Any) -> None:
-    """Refuse to run a conv again where that is not what ran in the forward.
+def check_again(handler: Any, conv: Any) -> int:
+    """Refuse to run a conv again where that is not what ran in the forward; return how often it runs there.
 
     Raises:
         ValueError: for a method that remembers or counts what convs compute, and for a conv whose calls differ in what
@@ -123,11 +123,17 @@ def check_again(handler: Any, conv: Any) -> None:
             f"Expected {conv} to run once in a forward that backward computes again (got several calls of one norm "
             f"over all nodes): use one norm per call, or switch checkpointing off."
         )
+    if handler.by_place and len(hops) > 1:
+        raise ValueError(
+            f"Expected {conv} to run once in a forward that backward computes again (got {len(hops)} calls, of which "
+            f"nobody says which one it is): use one conv per call, switch checkpointing off, or TOP(..., offset=False)."
+        )
     if len(set(hops)) > 1:
         raise ValueError(
             f"Expected {conv} to read features in all its calls or in none (got {len(hops)} calls that differ, run "
             f"again during backward: checkpointing, or a reversible layer): use one conv per call, or switch that off."
         )
+    return len(hops)
 
 
 def _tensors(out: Any) -> Iterator[Tensor]:

@@ -35,7 +35,7 @@ class Runner:
         self.batch = batch
         self.done = False
         self._closing = False
-        self._outside = Outside(batch.data.x.device.type)
+        self._device = batch.data.x.device.type
         self._forward = greenlet(lambda: self._run(forward))
         self._forward.gr_context = contextvars.copy_context()
 
@@ -44,7 +44,7 @@ class Runner:
 
         An error of the forward is raised here.
         """
-        self._forward.parent = getcurrent()
+        self._forward.parent, self._outside = getcurrent(), Outside(self._device)  # whoever asks may have changed modes
         try:
             return self._forward.switch()
         finally:

@@ -106,16 +106,19 @@ class Subgraph(Handler):
             return self._general(call).run()
         if self.collect and conv.transforms_first and not call.known and not raw:
             self.collect(conv, 0, call.x[: len(structure.nodes)])
-        given = call.linear(self.seen, among=structure.spots)
+        given, place = call.linear(self.seen, among=structure.spots), f"{conv.name}/{call.number}/0"
         if plan.wide:
             wide = self._general(call)
-            return wide.widen(call.forward(**wide.narrow(given)))
+            given = wide.narrow(given)
+            if conv.transforms_first and self.before_weights and given["x"].dim() == 2:
+                given["x"], call.aggregated = self.aggregate(place, call.operator, given["x"]), True
+            return wide.widen(call.forward(**given))
         if conv.transforms_first and call.known:
             chain, raw = (call.operator,), raw and not call.x.requires_grad
             given["x"] = structure.constants[chain] if raw else torch.cat([call.x, structure.halo_constant(chain)])
             call.aggregated = raw
         elif conv.transforms_first and self.before_weights and call.x.dim() == 2:
-            given["x"], call.aggregated = self.aggregate(call.place, call.operator, call.x), True
+            given["x"], call.aggregated = self.aggregate(place, call.operator, call.x), True
         return call.forward(**given)
 
     def _is_rewired(self, call: ConvCall) -> bool:

@@ -21,9 +21,9 @@ from torch_geometric.data import Data
 from topoff.forward.call import plain
 from topoff.forward.convs import Conv
 from topoff.forward.copies import copied
-from topoff.forward.runner import Runner
 from topoff.forward.subgraph import Subgraph
 from topoff.graph.operators import Movable, Operator, Sparse, multiply
+from topoff.methods.beside import Beside
 from topoff.methods.gas import Remembering
 from topoff.methods.histories import Histories
 
@@ -73,11 +73,11 @@ class Partner(Subgraph):
     def __init__(self, convs: list[Conv], model: nn.Module) -> None:
         self.model = copied(plain(model)).requires_grad_(requires_grad=False)
         super().__init__([replace(conv, module=self.model.get_submodule(conv.name)) for conv in convs])
-        self.runner: Runner | None = None  # while a batch is run
+        self.runner: Beside | None = None  # while a batch is run
         self.heard: Tensor | None = None  # what its last propagation comes to
 
     @contextmanager
-    def running(self, rows: Data, run: Callable[[nn.Module, Data], Any], *, model: nn.Module) -> Iterator[Runner]:
+    def running(self, rows: Data, run: Callable[[nn.Module, Data], Any], *, model: nn.Module) -> Iterator[Beside]:
         """Be ready to run the halo's rows with a model's present weights, inside `with`."""
         self._follow(plain(model), several=rows.num_nodes > 1)
         gradient = torch.is_grad_enabled()
@@ -87,7 +87,7 @@ class Partner(Subgraph):
             with torch.set_grad_enabled(gradient), self.on(data):
                 return run(self.model, data)
 
-        self.runner = Runner(SimpleNamespace(data=rows), forward)
+        self.runner = Beside(SimpleNamespace(data=rows), forward)
         try:
             yield self.runner
         finally:

@@ -27,11 +27,11 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import LossOf
 from topoff.forward.recompute import bind_in_backward
-from topoff.forward.runner import Runner
 from topoff.forward.subgraph import cut_inside
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator, Sparse
 from topoff.methods.base import check_linear
+from topoff.methods.beside import Beside
 from topoff.methods.exchange import Inside, Partner, Patch, Vicinity
 from topoff.methods.gas import Gas
 from topoff.models.dropout import fast_dropout
@@ -162,7 +162,7 @@ class LMC(Gas):
         return loss.detach()
 
     @contextmanager
-    def _beside(self, batch: Data) -> Iterator[Runner | None]:
+    def _beside(self, batch: Data) -> Iterator[Beside | None]:
         """Let the partner run the rows of C beside those of B, inside `with`, where they are wanted."""
         rows = batch.vicinity.rows
         if rows is None:
@@ -177,7 +177,7 @@ class LMC(Gas):
             out: Tensor = self._run(model, rows)
         return out
 
-    def _outputs(self, runner: Runner, rows: Data) -> Tensor:
+    def _outputs(self, runner: Beside, rows: Data) -> Tensor:
         """Return the outputs of C, whose rows have passed all propagations."""
         out: Tensor = runner.step()
         assert runner.done, "a model passes the same convs whatever its rows"

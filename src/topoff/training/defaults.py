@@ -22,7 +22,7 @@ from topoff.batching.node_sets import usual_ratio
 from topoff.compensation.estimator import CLUSTERED, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
-from topoff.training.config import EPOCHS, Config
+from topoff.training.config import EPOCHS, FIELDS, Config
 
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
@@ -71,6 +71,7 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
             take(name, _usual(METHODS[config.method], name), f"usual for {config.method}")
     if config.seconds is None:  # else they are spread over the time
         take("eval_every", *_evaluations(config, nodes, refreshes="refresh" in read))
+    choices.sort(key=lambda choice: list(FIELDS).index(choice.what))  # as they are written, and read again
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
 
 

@@ -25,7 +25,7 @@ FIXED = ["top", "full", "cluster", "drop", "drop-ax", "gas", "ibmb", "ibmb-batch
 SETTINGS = {"ratio": 0.25, "rank": 6, "batches": "random", "refresh": "every=2", "seed": 0}
 OTHER = {  # for every setting that a method reads, a value other than the usual one
     "batches": "metis", "ratio": 0.5, "parts": 5, "regroup": True, "train_only": True,
-    "rank": 3, "estimator": "paper", "inits": 1, "refresh": "never",
+    "rank": 3, "estimator": "paper", "inits": 1, "refresh": "never", "offset": False,
     "fanout": 3, "hops": 1, "walk_length": 3, "mix": 0.5,
 }  # fmt: skip
 UNREAD = {  # what a method takes although it reads it from no run

@@ -26,7 +26,7 @@ from topoff.training.trained import graph_for, open_run, outputs
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 TABLES = Path(__file__).parents[3] / "examples" / "tables"
 SETTINGS: dict[str, Any] = {"dataset": "graph", "layers": 2, "hidden": 8, "epochs": 3, "ratio": 0.5}
-OPEN = ["batches", "rank", "refresh", "eval_every"]  # of method top with these settings
+OPEN = ["batches", "regroup", "rank", "refresh", "eval_every"]  # of method top with these settings
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_a_run_that_is_resumed_keeps_its_choices(tmp_path: Path, monkeypatch: py
     train_seed(settings(), whole, data=graph())
     interrupted(settings(), broken, data=graph())
     text = (broken.path / "config.toml").read_text()
-    monkeypatch.setattr("topoff.training.defaults.RANK", 1)  # what would be chosen today is another matter
+    monkeypatch.setattr("topoff.compensation.estimator.CLUSTERED", 1)  # what would be chosen today is another matter
     train_seed(settings(), broken, data=graph())
     assert (broken.path / "config.toml").read_text() == text == (whole.path / "config.toml").read_text()
     assert broken.result().chosen == whole.result().chosen
@@ -107,10 +107,10 @@ def test_other_settings_than_those_of_the_run_are_refused(tmp_path: Path) -> Non
     train_seed(settings(rank=6), folder, data=graph())
     before = (folder.path / "config.toml").read_bytes()
     begin(settings(rank=6), folder, command="another")  # open settings may be left open again
-    begin(settings(rank=6, refresh="every=5"), folder, command="another")  # or be given as they were chosen
+    begin(settings(rank=6, refresh="auto"), folder, command="another")  # or be given as they were chosen
     for changes, message in [
         ({"rank": 6, "lr": 0.5}, r"lr: 0\.01 -> 0\.5"),
-        ({"rank": 6, "refresh": "never"}, "refresh: every=5 -> never"),
+        ({"rank": 6, "refresh": "never"}, "refresh: auto -> never"),
         ({}, "rank: 6 -> None"),  # it was given, not chosen
     ]:
         with pytest.raises(ValueError, match=rf"run was begun with \(got {message}\); use those, or choose another"):
