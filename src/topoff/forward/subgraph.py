@@ -127,9 +127,10 @@ class Subgraph(Handler):
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Return the aggregated operand, or the known product where the operand is the features."""
-        if call.aggregated:
-            return operand
         structure: Structure = self.batch.supplement.structure
+        if call.aggregated:  # in the type of the messages that would have been added up here
+            weighs = structure.spots[call.operator].within.weighs
+            return operand if weighs is None else operand.to(torch.promote_types(weighs, operand.dtype))
         conv, hop = call.conv, call.hop
         if hop >= call.known:
             if self.collect and not conv.transforms_first and operand is not self.batch.x:
