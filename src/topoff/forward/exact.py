@@ -138,6 +138,7 @@ class Lockstep(Handler):
         finally:
             for runner in runners:
                 runner.close()
+                del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
 
     def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch

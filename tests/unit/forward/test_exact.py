@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from graphs import communities, corner_sets, corners
 from topoff.forward.convs import Conv
 from topoff.forward.exact import exact, raise_rows
+from topoff.forward.member import Member
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 
@@ -367,3 +368,16 @@ def test_what_one_batch_notes_on_a_module_does_not_reach_another() -> None:
     out = run(model)
     assert "kept" not in vars(model)
     assert torch.allclose(out, model(data.x, data.edge_index), atol=1e-12)
+
+
+def test_what_batches_hold_is_freed_at_once_and_not_at_some_collection() -> None:
+    data, model = communities(), gnn.GCN(5, 8, num_layers=2, out_channels=3).double()
+    graph = Graph(data)
+    pieces, plan = [graph.induced(torch.arange(60)[i::3]) for i in range(3)], make_plan(model, graph)
+    gc.collect()
+    gc.disable()
+    try:
+        exact(model, graph, pieces, plan=plan)
+        assert not [item for item in gc.get_objects() if isinstance(item, Member)]
+    finally:
+        gc.enable()
