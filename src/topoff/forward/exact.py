@@ -3,8 +3,7 @@
 Every batch runs the user's own forward, on a stack of its own of which only one is awake at a time. At each
 propagation the batch hands in its rows and sleeps; when all have, the rows are one n x d matrix, and each batch goes on
 with true halo rows. What a sleeping batch holds is what its forward still needs: memory is one batch's work plus one
-n x d matrix per live layer, with no analysis of liveness and no layer computed twice. (The alternative, replaying the
-model from the start for each layer, costs the square of the depth; see docs/decisions.md.)
+n x d matrix per live layer, with no analysis of liveness and no layer computed twice (see docs/decisions.md).
 
 >>> import torch
 >>> from torch_geometric.nn import GCN
