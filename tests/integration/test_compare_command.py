@@ -186,6 +186,7 @@ def test_one_run_that_was_kept_is_one(capfd: pytest.CaptureFixture[str]) -> None
     [
         (["--methods", "tpo"], r"Expected --methods to be .* \(got 'tpo'\); did you mean 'top'\?"),
         (["--method", "top"], r"Expected the methods as --methods \(got --method top\)"),
+        (["--reference", "0.7"], r"Expected --reference with --seconds \(got it without\); by epochs, give --target"),
         (["--target", "nan"], r"Expected --target to be a score, such as 0\.75 \(got nan\)"),
         (["--methods", "top", "--set", "gas.ratio=1"], r"Expected --set to be key=value .*\(got 'gas\.ratio'\)"),
         (["--methods", "top", "--set", "top.rnk=1"], r"Expected a known setting \(got 'rnk'\)"),

@@ -50,7 +50,7 @@ def test_collecting_what_convs_read_does_not_change_the_output(name):
     model, graph = zoo.make(name, data), Graph(data)
     batches = [graph.induced(nodes) for nodes in NodeSets(method="metis", ratio=0.25).fit(data).cover()]
     seen = []
-    out = exact(model, graph, batches, plan=make_plan(model, graph), collect=lambda conv, hop, rows: seen.append(rows))
+    out = exact(model, graph, batches, plan=make_plan(model, graph), remember=lambda _, rows: seen.append(rows))
     assert seen
     assert all(len(rows) == data.num_nodes for rows in seen)
     zoo.assert_near(out, truth_of(model, data), tolerance=1e-10)

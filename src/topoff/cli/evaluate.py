@@ -23,7 +23,8 @@ def evaluate(
     data: Annotated[str | None, typer.Option(help="A graph other than the run's own, with labels.")] = None,
     root: Root = None,
     compensated: Annotated[
-        bool, typer.Option("--compensated", help="Also score batches, compensated from the final weights.")
+        bool,
+        typer.Option("--compensated", help="Also score batches, compensated without an offset."),
     ] = False,
     model: OwnModel = None,
     trust: Trust = False,

@@ -146,7 +146,7 @@ class Basis:
         self.compensator.finish(principal)
         self.loader.compensate(exact)
         self._let_go()
-        self.loader.tell(f"refreshed after {age} epochs: {self.refreshing.why}", 1, 1)
+        self.loader.tell(f"refreshed at an age of {age}: {self.refreshing.why}", 1, 1)
         return out
 
     def certify(self, network: nn.Module | None = None) -> float:

@@ -36,16 +36,25 @@ from topoff.graph.operators import full_type
 ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
-CLUSTERED, SCATTERED = 16, 64  # rank for batches of clusters, and for those that keep few messages inside
+LITTLE, MUCH = 16, 64  # rank for what changes outside batches of clusters, and where more is to be compensated
 
 
-def usual_rank(batches: str) -> int:
+def usual_rank(batches: str, *, offset: bool) -> int:
     """Return the rank for a kind of batches, where the user gives none.
 
-    >>> usual_rank("kaminpar"), usual_rank("random")
-    (16, 64)
+    >>> usual_rank("kaminpar", offset=True), usual_rank("kaminpar", offset=False), usual_rank("random", offset=True)
+    (16, 64, 64)
     """
-    return CLUSTERED if batches in ("kaminpar", "metis") else SCATTERED
+    return LITTLE if offset and batches in ("kaminpar", "metis") else MUCH
+
+
+def has_offset(*, offset: bool | None, estimator: str, refresh: str) -> bool:
+    """Return whether only changes are compensated: as the user says, else with our estimator where it is refreshed.
+
+    >>> [has_offset(offset=None, estimator="ridge", refresh=refresh) for refresh in ("auto", "never")]
+    [True, False]
+    """
+    return estimator == "ridge" and refresh != "never" if offset is None else offset
 
 
 class Compensator:

@@ -6,7 +6,7 @@
 1
 >>> policy.observe(0.005)
 >>> policy.interval, policy.why
-(2, 'missed 0.5 % of the messages, little; the next one after 2')
+(2, 'missed 0.5 % of the messages, little; the next one at 2 epochs')
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Refreshing:
         if self.last is None:
             return "first"
         size = "little" if self.last < SMALL else "much" if self.last > LARGE else "some"
-        return f"missed {100 * self.last:.1f} % of the messages, {size}; the next one after {self.interval}"
+        return f"missed {100 * self.last:.1f} % of the messages, {size}; the next one at {self.interval} epochs"
 
     def __str__(self) -> str:
         if self.automatic:

@@ -15,7 +15,7 @@ from topoff.compensation.basis import Basis
 from topoff.compensation.certificate import BatchReport, describe_batch
 from topoff.compensation.compensated import Compensated
 from topoff.compensation.embeddings import random_network
-from topoff.compensation.estimator import Compensator, usual_rank
+from topoff.compensation.estimator import Compensator, has_offset, usual_rank
 from topoff.compensation.fidelity import (
     Fidelity,
     LayerErrors,
@@ -48,7 +48,7 @@ class TOP(Learner):
         data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
         ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
-            default 16 for batches of clusters, else 64.
+            default 16 for batches of clusters with an offset, else 64.
         batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
             "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
@@ -108,12 +108,12 @@ class TOP(Learner):
         if isinstance(batches, str):
             ratio = chosen_ratio(data, train_only=train_only) if ratio is None else ratio
             batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
-        rank = usual_rank(batches.method) if rank is None else rank
+        self.offset = has_offset(offset=offset, estimator=estimator, refresh=refresh)
+        rank = usual_rank(batches.method, offset=self.offset) if rank is None else rank
         self.sets = batches
         self.refreshing = Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
-        self.offset = bool(self.refreshing.interval) and estimator == "ridge" if offset is None else offset
         self.inits = (1 if self.refreshing.interval else 2) if inits is None else inits
         self._held_out = inits != 1  # whether random initialisations may be drawn
         self.tolerance, self.seed, self.cache = tolerance, seed, cache

@@ -29,14 +29,14 @@ from topoff.forward.call import Call, caller, device_of, evaluating, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.extended import Extended, is_alias
 from topoff.forward.foreign import raise_broken
-from topoff.forward.intercept import Collect, ConvCall, Handler
+from topoff.forward.intercept import ConvCall, Handler
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
 from topoff.forward.runner import Attributes, Runner
 from topoff.graph.graph import Graph
 
-# Told the same rows by their place in the forward, "conv/call/hop", as `Subgraph` names it.
+# Told the rows that a propagation reads by their place in the forward, "conv/call/hop", as `Subgraph` names it.
 Remember = Callable[[str, Tensor], None]
 
 
@@ -47,7 +47,6 @@ def exact(
     *,
     plan: Plan,
     call: Call | None = None,
-    collect: Collect | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
 ) -> Any:
@@ -61,8 +60,7 @@ def exact(
         batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
         plan: what the model needs, from `make_plan`.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
-        collect: told the (n, d) input of every conv, but for raw features.
-        remember: the same, by place (see `Remember`).
+        remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
 
     Raises:
@@ -70,7 +68,7 @@ def exact(
     """
     model = plain(model)
     lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
-    lockstep.collect, lockstep.remember, lockstep.moments = collect, remember, moments
+    lockstep.remember, lockstep.moments = remember, moments
     try:
         return lockstep.run_model(model, call)
     except Exception as error:
@@ -80,7 +78,6 @@ def exact(
 class Lockstep(Handler):
     """Run one forward per batch, all in step."""
 
-    collect: Collect | None = None
     remember: Remember | None = None
     moments: dict[str, Moments] | None = None
 
@@ -162,8 +159,6 @@ class Lockstep(Handler):
                 self.moments[place] = moments
         else:
             whole = self._gather([each.rows for each in handed], of=f"what {first.conv} reads")
-            if self.collect and first.hop is not None:
-                self.collect(first.conv, first.hop, whole)
             if self.remember and first.hop is not None:
                 self.remember(place, whole)
         for batch in self.batches:
@@ -218,7 +213,7 @@ class Lockstep(Handler):
 
         They are where that is known, where they are collected, and where fewer numbers are exchanged.
         """
-        batch, told = self.awake, self.collect is not None or self.remember is not None
+        batch, told = self.awake, self.remember is not None
         if rows is batch.data.x:
             known = batch.known(call.operator, rows)
             return (rows, False) if known is None else (known, True)

@@ -19,7 +19,7 @@ from typing import Any
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import usual_ratio
-from topoff.compensation.estimator import CLUSTERED, usual_rank
+from topoff.compensation.estimator import LITTLE, has_offset, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import EPOCHS, FIELDS, Config
@@ -61,8 +61,9 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         take("ratio", ratio, why)
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
-        usual, most = usual_rank(config.batches or "kaminpar"), max(1, batch // NODES_PER_RANK)
-        why = "a few directions follow the changes outside" if usual == CLUSTERED else "most messages come from outside"
+        offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
+        usual, most = usual_rank(config.batches or "kaminpar", offset=offset), max(1, batch // NODES_PER_RANK)
+        why = "a few directions follow what changes outside" if usual == LITTLE else "all from outside is compensated"
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
         take("rank", min(usual, most), why)
         take("refresh", "auto", "as often as it pays: by what is missing, and by the work of an epoch")

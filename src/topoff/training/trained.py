@@ -208,7 +208,10 @@ def model_of(run: Trained, data: Data) -> nn.Module:
 
 
 def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
-    """Return the model's output for every node: exact, or as compensated batches give it; (n, outputs)."""
+    """Return the model's output for every node: exact, or as compensated batches give it; (n, outputs).
+
+    They are compensated as the paper does: an offset at the final weights would make them exact, whatever they miss.
+    """
     config, model, nodes = run.config, model_of(run, data), max(1, int(data.num_nodes or 0))
     ratio = max(config.ratio or 1.0, 1 / nodes)  # another graph may be smaller
     if nodes > run.nodes:  # or too large for batches of that many of its nodes
@@ -220,7 +223,7 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
     if config.method != "top":
         raise ValueError(f"Expected a run of method top for compensated outputs (got {config.method}); leave it out.")
     settings = {name: getattr(config, name) for name in ("parts", "rank", "estimator", "seed")}
-    return TOP(model, data, **batches, **settings, inits=1, refresh="every=1").outputs()
+    return TOP(model, data, **batches, **settings, inits=1, offset=False).outputs()
 
 
 def evaluate(run: Trained, data: Data, *, compensated: bool = False) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def test_an_automatic_policy_is_due_by_its_interval() -> None:
     ("missed", "why"),
     [
         ((), "first"),
-        ((0.001,), "missed 0.1 % of the messages, little; the next one after 2"),
-        ((0.5,), "missed 50.0 % of the messages, much; the next one after 1"),
+        ((0.001,), "missed 0.1 % of the messages, little; the next one at 2 epochs"),
+        ((0.5,), "missed 50.0 % of the messages, much; the next one at 1 epochs"),
     ],
 )
 def test_a_policy_says_why(missed: tuple[float, ...], why: str) -> None:

@@ -360,7 +360,7 @@ def test_a_refresh_says_when_and_why() -> None:
     list(top)
     list(top)
     assert [what for what in told if what.startswith("refreshed")] == [
-        "refreshed after 1 epochs: missed 0.0 % of the messages, little; the next one after 2"
+        "refreshed at an age of 1: missed 0.0 % of the messages, little; the next one at 2 epochs"
     ]
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners
-from topoff.forward.convs import Conv
 from topoff.forward.exact import exact, raise_rows
 from topoff.forward.member import Member
 from topoff.forward.trial import make_plan
@@ -169,15 +168,16 @@ def test_nothing_of_the_model_changes() -> None:
 def collected(model: nn.Module, data: Data | None = None) -> list[tuple[str, int, Tensor]]:
     seen: list[tuple[str, int, Tensor]] = []
 
-    def collect(conv: Conv, hop: int, rows: Tensor) -> None:
-        seen.append((conv.name, hop, rows))
+    def remember(place: str, rows: Tensor) -> None:
+        name, _, hop = place.rsplit("/", 2)
+        seen.append((name, int(hop), rows))
 
-    run(model, data, collect=collect)
+    run(model, data, remember=remember)
     return seen
 
 
 @pytest.mark.parametrize("kind", [gnn.GCN, gnn.GraphSAGE, gnn.GAT], ids=lambda kind: kind.__name__)
-def test_collect_is_told_the_input_of_every_conv_but_the_raw_features(kind: type[nn.Module]) -> None:
+def test_it_tells_the_input_of_every_conv_but_the_raw_features(kind: type[nn.Module]) -> None:
     data = communities(21)
     model = kind(5, 8, num_layers=3, out_channels=3).double().eval()
     first = model.convs[0](data.x, data.edge_index).relu()
@@ -190,10 +190,10 @@ def test_collect_is_told_the_input_of_every_conv_but_the_raw_features(kind: type
 
 def test_collecting_does_not_change_the_output() -> None:
     model = Mixed().double().eval()
-    assert torch.allclose(run(model), run(model, collect=lambda *_: None), atol=1e-12)
+    assert torch.allclose(run(model), run(model, remember=lambda *_: None), atol=1e-12)
 
 
-def test_collect_counts_the_hops_of_a_conv() -> None:
+def test_it_counts_the_hops_of_a_conv() -> None:
     data, model = communities(21), gnn.SGConv(5, 3, K=3).double()
     assert [(name, hop) for name, hop, _ in collected(model, data)] == [("", 1), ("", 2)]
 
