@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
-DEFAULT_PARTS = 600  # default number of parts on a large graph: small enough to balance the classes of batches
+DEFAULT_PARTS = 3000  # default number of parts on a large graph: small ones mix well into batches
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 RATIO = 0.1  # nodes per batch, as a share of all
 SMALL, LARGE = 1_000, 3_000  # nodes that a batch has at least and at most, where the user leaves it open
@@ -77,7 +77,7 @@ class NodeSets:
     Attributes:
         method: "kaminpar", "metis" or "random".
         ratio: fraction of the nodes in a batch, in (0, 1].
-        parts: number of parts that are merged. None: `max(batches, min(max(600, 4 * batches), n // 50))` parts;
+        parts: number of parts that are merged. None: `max(batches, min(max(3000, 4 * batches), n // 50))` parts;
             with method "random", none at all: each batch is a piece of a random permutation.
         seed: seed of the partition and, together with the epoch, of the merging.
         regroup: merge the parts anew every epoch.

@@ -114,9 +114,7 @@ def compare(
     given = given_settings(config, dataset, settings, shared)
     base, wanted = make_config(*given), {"--target": target, "--reference": reference}
     if reference is not None and base.seconds is None:
-        raise ValueError(
-            "Expected --reference with --seconds (got it without); by epochs, give --target."
-        )
+        raise ValueError("Expected --reference with --seconds (got it without); by epochs, give --target.")
     refuse_foreign(base.model, origin=config, named=named_model(given), trust=trust, command=command())
     _check_scores(wanted, base.metric)
     top = out or new_folder(base.dataset, base.model, kind="compare")

@@ -106,7 +106,7 @@ class _Compensate(torch.autograd.Function):
         rows = grad.to(read.dtype)
         out = multiply(ids_t, offsets_t, values_t, rows)
         with torch.autocast(grad.device.type, enabled=False):
-            extra = read.T @ (spread.T @ (rows if len(boundary) == len(rows) else rows[boundary]))
+            extra = read.T @ (spread.T @ (rows if len(boundary) == len(rows) else rows.index_select(0, boundary)))
         out = out.add_(extra) if anchors is None else out.index_add_(0, anchors, extra)
         return out, None, None, None, None, None, None  # autograd gives it h's type
 

@@ -17,7 +17,7 @@ from torch import Tensor
 FEATURE_WEIGHT = 0.1  # norm of the propagated features A X in the basis, relative to that of an embedding block
 HELD = 768  # columns that are held at least before some are let go
 GRAM_ROWS = 8192  # principal directions come from the Gram matrix of about this many rows, evenly spaced
-WIDE = 1024  # columns beyond which principal directions come from a randomised range finder
+WIDE, FEW = 1024, 16  # columns, or columns per direction, beyond which a randomised range finder finds the directions
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def compress(blocks: Sequence[Tensor], width: int, *, energy: float | None = Non
     step = max(1, blocks[0].size(0) // GRAM_ROWS)
     sample = torch.cat([block[::step] for block in blocks], dim=1)
     _refuse_large(float(torch.linalg.vector_norm(sample)), sample.dtype)
-    if energy is None and sample.size(1) > WIDE:
+    if energy is None and sample.size(1) > min(WIDE, FEW * width):
         leading = _leading_directions(sample, width)
     else:
         gram = (sample.T @ sample).double()

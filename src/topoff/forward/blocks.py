@@ -56,7 +56,7 @@ class Layered(Handler):
             args, kwargs = map_tensors((call.args, call.kwargs), partial(self._substituted, call.conv, block))
             out = call.forward(*args, **kwargs)
         else:
-            out = call.forward(**self._given(call, block))
+            out = call.run(self._given(call, block))
             block = self.batch.blocks.steps[self.step - 1]
         out = out[: block.targets]
         return out if self.trims else _padded(out, len(call.x))

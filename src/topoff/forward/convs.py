@@ -43,6 +43,11 @@ class Conv:
     parameters: tuple[str, ...] = ()  # names of forward's positional parameters
     local: bool = False  # known to read nothing of the graph but the edges that bring messages to a node
 
+    @property
+    def normalizes(self) -> bool:
+        """Whether a linear conv normalises the edges that it is given, unless its attribute `normalize` is False."""
+        return self.path == "linear" and isinstance(self.module, NORMALIZING) and bool(self.module.normalize)
+
     def __repr__(self) -> str:
         return f"{type(self.module).__name__} '{self.name}'"
 
@@ -82,6 +87,7 @@ LINEAR: dict[type[MessagePassing], Callable[[Any], dict[str, Any]]] = {
     Powers: _gcn,
 }
 TRANSFORMS_FIRST = (gnn.GCNConv,)
+NORMALIZING = (gnn.GCNConv, gnn.GCN2Conv, gnn.TAGConv, gnn.LGConv, gnn.APPNP)
 OVERRIDES = {"forward", "message", "aggregate", "update", "propagate", "message_and_aggregate", "edge_update"}
 
 # General convs whose sources were read: a node's output depends on the rows and values of its incoming edges alone.

@@ -205,7 +205,7 @@ class Lockstep(Handler):
             given = extended.narrow(given)
         if conv.transforms_first and given["x"].dim() == 2:  # (A H) W = A (H W)
             given["x"], call.aggregated = self._aggregated(call, given["x"])
-        out = call.forward(**given)
+        out = call.run(given)
         return self.leave(extended, extended.widen(out)) if wide else out
 
     def _aggregated(self, call: ConvCall, rows: Tensor) -> tuple[Tensor, bool]:

@@ -69,8 +69,6 @@ class ConvCall:
     def linear(self, batch: Any, *, among: Container[Operator] | None = None) -> dict[str, Any]:
         """Note the operator of a linear conv; return its arguments by name, without edges.
 
-        Without edges the conv's own normalisation costs nothing, and is not used.
-
         Raises:
             ValueError: for edges or weights other than the batch's own, or for an operator that is not `among` those
                 that the batch was cut for.
@@ -91,6 +89,17 @@ class ConvCall:
                 f"none): give it the same edge_weight in both, such as batch.edge_weight."
             )
         return given
+
+    def run(self, given: dict[str, Any]) -> Any:
+        """Run a linear conv without edges, and without its normalisation of them: that of the whole graph is known."""
+        settings = vars(self.conv.module)
+        if not self.conv.normalizes:
+            return self.forward(**given)
+        settings["normalize"] = False
+        try:
+            return self.forward(**given)
+        finally:
+            settings["normalize"] = True
 
 
 class Handler(ABC):

@@ -112,14 +112,14 @@ class Subgraph(Handler):
             given = wide.narrow(given)
             if conv.transforms_first and self.before_weights and given["x"].dim() == 2:
                 given["x"], call.aggregated = self.aggregate(place, call.operator, given["x"]), True
-            return wide.widen(call.forward(**given))
+            return wide.widen(call.run(given))
         if conv.transforms_first and call.known:
             chain, raw = (call.operator,), raw and not call.x.requires_grad
             given["x"] = structure.constants[chain] if raw else torch.cat([call.x, structure.halo_constant(chain)])
             call.aggregated = raw
         elif conv.transforms_first and self.before_weights and call.x.dim() == 2:
             given["x"], call.aggregated = self.aggregate(place, call.operator, call.x), True
-        return call.forward(**given)
+        return call.run(given)
 
     def _is_rewired(self, call: ConvCall) -> bool:
         """Whether a linear conv of a wide model is given other edges than the graph's own."""

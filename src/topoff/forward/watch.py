@@ -111,7 +111,7 @@ class Tracer(Handler):
             self._constant = call.x if own else None
             calls.append(int(own and call.conv.transforms_first))
             _note(self.operators, call.operator)
-            return call.forward(**given)
+            return call.run(given)
         calls.append(int(own))
         call.general, self.general[call.conv.name] = True, call.conv
         if call.conv.path == "general" and call.conv.local:

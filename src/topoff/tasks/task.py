@@ -48,9 +48,9 @@ class Task:
         sum of the nodes' losses times these; class weights count in it as they do in the mean over the whole graph,
         relative to the mean weight, 1.
         """
-        mask = batch.train_mask[: len(out)]
-        out, y = out[mask], batch.y[: len(mask)][mask]
-        node_weight: Tensor | None = batch.loss_weight[: len(mask)][mask] if "loss_weight" in batch else None
+        rows = batch.train_mask[: len(out)].nonzero().view(-1)  # by number: several times as fast in the backward pass
+        out, y = out.index_select(0, rows), batch.y.index_select(0, rows)
+        node_weight: Tensor | None = batch.loss_weight.index_select(0, rows) if "loss_weight" in batch else None
         reduction = "mean" if node_weight is None else "none"
         weight = None if self.weight is None else self.weight.to(out.device, out.dtype)
         if self.kind == "regression":

@@ -110,7 +110,8 @@ def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Paramet
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=config.lr, weight_decay=config.weight_decay)
+    fused = all(parameter.is_floating_point() for parameter in parameters)  # a third of the time of a step
+    return kind(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
 
 
 def learning_rate(config: Config, done: float) -> float:

@@ -115,7 +115,7 @@ def test_random_without_parts_redraws_every_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ratio", "parts"), [(1000, 0.1, 20), (40, 0.1, 10), (20_000, 0.1, 400), (40_000, 0.1, 600)]
+    ("nodes", "ratio", "parts"), [(1000, 0.1, 20), (40, 0.1, 10), (20_000, 0.1, 400), (200_000, 0.1, 3000)]
 )
 def test_default_number_of_parts(nodes: int, ratio: float, parts: int) -> None:
     data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=nodes)
@@ -125,11 +125,11 @@ def test_default_number_of_parts(nodes: int, ratio: float, parts: int) -> None:
 
 
 def test_default_parts_grow_with_the_batches() -> None:
-    data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=60_000)
-    sets = NodeSets(ratio=0.005).fit(data)
-    assert len(sets) == 200
+    data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=250_000)
+    sets = NodeSets(ratio=0.001).fit(data)
+    assert len(sets) == 1000
     assert sets.parts_ is not None
-    assert sets.parts_.unique().numel() == 800
+    assert sets.parts_.unique().numel() == 4000
 
 
 @pytest.mark.parametrize("method", PARTITIONERS)
