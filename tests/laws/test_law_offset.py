@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch_geometric.nn as gnn
 import zoo
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -142,3 +143,21 @@ def test_an_offset_is_kept_where_a_basis_is_refreshed(estimator, refresh, offset
     data = graph()
     top = TOP(zoo.make("gcn", data), data, estimator=estimator, refresh=refresh, batches="random", tolerance=QUIET)
     assert top.offset is offset
+
+
+@pytest.mark.parametrize("kind", [gnn.GCN, gnn.GraphSAGE, gnn.GAT, gnn.GIN], ids=lambda kind: kind.__name__)
+def test_what_training_nodes_reach_is_all_that_counts_for_them(kind):
+    data = communities(60, features=3)
+    data.train_mask = torch.arange(60) % 30 == 3
+    data.val_mask, data.test_mask = ~data.train_mask, torch.zeros(60, dtype=torch.bool)
+    torch.manual_seed(1)
+    model = kind(3, 5, num_layers=3, out_channels=2).double()
+    top = TOP(model, data, ratio=1.0, reach=2, rank=1, batches="random", refresh="every=9", tolerance=QUIET)
+    (batch,) = top.cover()
+    assert len(batch.n_id) < 60
+    moved(model)  # nothing is refreshed: what lies outside is wrong by now, and counts for nobody
+    truth = truth_of(model, data)[batch.n_id]
+    with evaluating(model):
+        out = top(batch)
+    zoo.assert_near(out[batch.train_mask], truth[batch.train_mask], tolerance=1e-9)
+    assert not torch.allclose(out, truth, rtol=1e-3)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from topoff.batching.partition import Announce, check_method, check_seed, partition
 from topoff.batching.pattern import Floats, Ints
+from topoff.batching.ratio import count_batches, near_training
 from topoff.machine.cache import cache_dir
 
 if TYPE_CHECKING:
@@ -29,40 +30,6 @@ if TYPE_CHECKING:
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 3000  # default number of parts on a large graph: small ones mix well into batches
 NODES_PER_PART = 50  # parts are not made smaller than this by default
-RATIO = 0.1  # nodes per batch, as a share of all
-SMALL, LARGE = 1_000, 3_000  # nodes that a batch has at least and at most, where the user leaves it open
-LABELS = 64  # training nodes that it has at least
-
-
-def chosen_ratio(data: Data, *, train_only: bool) -> float:
-    """Choose the fraction of a graph's nodes, or of its training nodes, per batch."""
-    nodes, known = int(data.num_nodes or 0), "train_mask" in data
-    labels = int(data.train_mask.sum()) if known else nodes
-    return usual_ratio(labels if train_only and known else nodes, labels=labels)[0]
-
-
-def usual_ratio(nodes: int, *, labels: int) -> tuple[float, str]:
-    """Choose the fraction of nodes per batch: a tenth, in bounds; small batches are many steps in little time.
-
-    >>> usual_ratio(90_000, labels=50_000)
-    (0.033333, 'a batch has at most 3,000 nodes: many steps in little time')
-    """
-    if nodes <= SMALL:
-        return 1.0, f"{nodes:,} nodes fit in one batch"
-    if min(RATIO, LARGE / nodes) * labels < LABELS:
-        return round(1 / max(1, labels // LABELS), 4), f"a batch has at least about {LABELS} training nodes"
-    if nodes * RATIO < SMALL:
-        return round(1 / max(2, nodes // SMALL), 4), f"a batch has at least about {SMALL:,} nodes"
-    if nodes * RATIO > LARGE:
-        return round(1 / -(-nodes // LARGE), 6), f"a batch has at most {LARGE:,} nodes: many steps in little time"
-    return RATIO, "ten batches; smaller ones are more steps in the same time, larger ones are less noisy"
-
-
-def count_batches(ratio: float) -> int:
-    """Return how many batches make an epoch: `round(1 / ratio)`, at least 1."""
-    if not 0 < ratio <= 1:
-        raise ValueError(f"Expected 'ratio' to be in (0, 1] (got {ratio}); 0.1 gives 10 batches.")
-    return max(1, round(1 / ratio))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -82,6 +49,7 @@ class NodeSets:
         seed: seed of the partition and, together with the epoch, of the merging.
         regroup: merge the parts anew every epoch.
         train_only: batch the training nodes only; the whole graph is partitioned, training nodes are balanced.
+        reach: batch the nodes within so many edges of a training node only; None: all.
         parts_: (n,) int64 part of every node, after `fit` (method "random" without `parts`: the node itself).
         nodes_: (m,) int64 the nodes that are batched, ascending, after `fit`.
     """
@@ -92,6 +60,7 @@ class NodeSets:
     seed: int = 0
     regroup: bool = False
     train_only: bool = False
+    reach: int | None = None
     parts_: Tensor | None = field(default=None, init=False, repr=False)
     nodes_: Tensor | None = field(default=None, init=False, repr=False)
     _pairs: Ints = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64), init=False, repr=False)
@@ -99,7 +68,7 @@ class NodeSets:
     @property
     def covers(self) -> bool:
         """Whether every node of the graph is in exactly one batch."""
-        return not self.train_only
+        return not self.train_only and self.reach is None
 
     def __len__(self) -> int:
         """Count the batches of an epoch: `round(1 / ratio)`, at least 1."""
@@ -122,10 +91,15 @@ class NodeSets:
         """
         check_method(self.method)
         check_seed(self.seed)
+        if self.reach is not None and (self.reach < 0 or self.train_only):
+            raise ValueError(f"Expected 'reach' to be at least 0, and without train_only (got {self.reach}).")
         if getattr(data, "edge_index", None) is None:
             raise ValueError("Expected 'data' to have an edge_index (got none); set data.edge_index, of shape (2, E).")
         num_nodes = int(data.num_nodes)
-        nodes = _training_nodes(data) if self.train_only else np.arange(num_nodes)
+        nodes = np.arange(num_nodes)
+        if not self.covers:
+            nodes = _training_nodes(data)
+            nodes = nodes if self.train_only else near_training(data, self.reach or 0)
         if len(self) > len(nodes):
             raise ValueError(
                 f"Expected 'ratio' to give at most {len(nodes)} batches, one per node to batch "
@@ -149,7 +123,7 @@ class NodeSets:
         return self._grouped(self.parts_, self.nodes_.numpy(), epoch=epoch if self.regroup else 0)
 
     def cover(self) -> list[Tensor]:
-        """List as many sets that hold every node of the graph once, with `train_only` too; for exact inference."""
+        """List as many sets that hold every node of the graph once, whatever is batched; for exact inference."""
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
         return self._grouped(self.parts_, np.arange(self.parts_.numel()), epoch=0)
@@ -202,8 +176,8 @@ def _training_nodes(data: Data) -> Ints:
     if mask is None or mask.dtype != torch.bool or tuple(mask.shape) != (int(data.num_nodes),) or not bool(mask.any()):
         came = "none" if mask is None else f"{mask.dtype}, {tuple(mask.shape)}, {int((mask != 0).sum())} nodes set"
         raise ValueError(
-            f"Expected 'data.train_mask' to be a bool mask of shape (n,) with a training node for train_only=True "
-            f"(got {came}); set the mask, or use train_only=False."
+            f"Expected 'data.train_mask' to be a bool mask of shape (n,) with a training node for train_only=True or "
+            f"a reach (got {came}); set the mask, or leave both out."
         )
     return np.flatnonzero(mask.cpu().numpy())
 

@@ -14,16 +14,17 @@ a node may be in several sets or in none: losses are weighted by how often a tra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from topoff.batching.node_sets import NodeSets, count_batches
+from topoff.batching.node_sets import NodeSets
 from topoff.batching.pagerank import senders
 from topoff.batching.partition import check_seed
 from topoff.batching.pattern import Ints, Pattern, undirected
+from topoff.batching.ratio import count_batches
 from topoff.batching.samplers import Sampler, edge_sampler, node_sampler, walk_sampler
 from topoff.batching.scopes import ibmb_sets, shadow_sets
 
@@ -127,11 +128,14 @@ class SampledSets:
 
 
 def named_sets(
-    method: str, *, ratio: float, parts: int | None, seed: int, regroup: bool, train_only: bool
+    method: str, *, ratio: float, parts: int | None, seed: int, regroup: bool, train_only: bool, reach: int | None
 ) -> NodeSets | SampledSets:
     """Return the node sets that a name means."""
     if method not in SAMPLERS:
-        return NodeSets(method=method, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
-    if parts is not None or train_only:
-        raise ValueError(f"Expected batches '{method}' without parts and train_only (got one of them); leave it out.")
+        chosen: dict[str, Any] = {"regroup": regroup, "train_only": train_only, "reach": reach}
+        return NodeSets(method=method, ratio=ratio, parts=parts, seed=seed, **chosen)
+    if parts is not None or train_only or reach is not None:
+        raise ValueError(
+            f"Expected batches '{method}' without parts, train_only and reach (got one of them); leave it out."
+        )
     return SampledSets(method=method, ratio=ratio, seed=seed, regroup=regroup)

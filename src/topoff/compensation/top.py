@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.batching.node_sets import NodeSets, chosen_ratio
+from topoff.batching.node_sets import NodeSets
 from topoff.batching.overlapping_sets import SampledSets, named_sets
+from topoff.batching.ratio import chosen_ratio
 from topoff.compensation.basis import Basis
 from topoff.compensation.certificate import BatchReport, describe_batch
 from topoff.compensation.compensated import Compensated
@@ -61,11 +62,11 @@ class TOP(Learner):
         offset: compensate only what has changed since the last refresh (default with "ridge" and a refresh).
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo.
+        reach: batch the nodes within so many edges of a training node; all others are halo.
         tolerance: a certificate above this warns.
         seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
-        cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`;
-            named by the content of graph, model and settings.
+        cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
         progress: told what is being done, how much of it is done and how much there is.
 
@@ -78,6 +79,7 @@ class TOP(Learner):
     """
 
     handler: Compensated
+    _loader: Loader | None
     keeps_features: ClassVar[bool] = False  # whether the features outside a batch are seen at rank 0, too
 
     def __init__(
@@ -97,6 +99,7 @@ class TOP(Learner):
         offset: bool | None = None,
         regroup: bool = False,
         train_only: bool = False,
+        reach: int | None = None,
         tolerance: float = 0.5,
         seed: int = 0,
         fast_dropout: bool = False,
@@ -106,8 +109,9 @@ class TOP(Learner):
     ) -> None:
         super().__init__(model, data, call=call, fast_dropout=fast_dropout, progress=progress)
         if isinstance(batches, str):
-            ratio = chosen_ratio(data, train_only=train_only) if ratio is None else ratio
-            batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, train_only=train_only)
+            of: dict[str, Any] = {"train_only": train_only, "reach": reach}
+            ratio = chosen_ratio(data, **of) if ratio is None else ratio
+            batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, **of)
         self.offset = has_offset(offset=offset, estimator=estimator, refresh=refresh)
         rank = usual_rank(batches.method, offset=self.offset) if rank is None else rank
         self.sets = batches
@@ -116,10 +120,9 @@ class TOP(Learner):
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
         self.inits = (1 if self.refreshing.interval else 2) if inits is None else inits
         self._held_out = inits != 1  # whether random initialisations may be drawn
-        self.tolerance, self.seed, self.cache = tolerance, seed, cache
         if self.inits < 1:
             raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
-        self._loader: Loader | None = None
+        self.tolerance, self.seed, self.cache, self._loader = tolerance, seed, cache, None
 
     # ---- training
 
@@ -179,8 +182,7 @@ class TOP(Learner):
     def exact(self) -> tuple[Any, bool]:
         """Return the exact output, and whether the basis was refreshed: where it is due, one forward gives both."""
         self.prepare()
-        due = self.basis.due() and not self.frozen
-        return (self.refresh() if due else self.predict()), due
+        return (self.refresh(), True) if self.basis.due() and not self.frozen else (self.predict(), False)
 
     # ---- looking at the result
 
@@ -261,8 +263,7 @@ class TOP(Learner):
         With `weights`, those that the basis was estimated from, this is all that `restore` needs: the compensation
         itself is estimated again, to the same bits.
         """
-        loader = self.prepare()
-        return {"loader": loader.state_dict(), **self.basis.state()}
+        return {"loader": self.prepare().state_dict(), **self.basis.state()}
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights that the basis was estimated from."""

@@ -53,6 +53,8 @@ COLUMNS = (
            "state as the output error."),
     Column("gradient_cosine", "grad. cosine", "plain", "high", "Cosine of the angle between these two gradients; 1 "
            "is the same direction."),
+    Column("gradient_noise", "step noise", "plain", "low", "Distance of a single step's gradient from that of the "
+           "whole graph, relative to it: root mean square over the batches of an epoch."),
 )  # fmt: skip
 
 

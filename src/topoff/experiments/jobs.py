@@ -53,6 +53,7 @@ def read_measured(folder: RunFolder) -> dict[str, Any]:
     for key, kinds in (
         ("gradient_error", NUMBER),
         ("gradient_cosine", NUMBER),
+        ("gradient_noise", NUMBER),
         ("busy", NUMBER),
         ("note", str),
         ("load", list),

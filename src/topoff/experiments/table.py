@@ -142,6 +142,7 @@ def _values(run: Finished, *, target: Goal, metric: str) -> dict[str, Any]:
         "relative_error": None if result.fidelity is None else 1 - result.fidelity,
         "gradient_error": run.measured.get("gradient_error"),
         "gradient_cosine": run.measured.get("gradient_cosine"),
+        "gradient_noise": run.measured.get("gradient_noise"),
         "epochs_to_target": reached[0] if reached else None,
         "seconds_to_target": reached[1] if reached else None,
     }

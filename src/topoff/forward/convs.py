@@ -42,11 +42,7 @@ class Conv:
     transforms_first: bool = False  # the weight matrix comes before `propagate` (GCNConv): see its input at the conv
     parameters: tuple[str, ...] = ()  # names of forward's positional parameters
     local: bool = False  # known to read nothing of the graph but the edges that bring messages to a node
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether a linear conv normalises the edges that it is given, unless its attribute `normalize` is False."""
-        return self.path == "linear" and isinstance(self.module, NORMALIZING) and bool(self.module.normalize)
+    normalizes: bool = False  # a linear conv normalises the edges that it is given, unless `normalize` is False
 
     def __repr__(self) -> str:
         return f"{type(self.module).__name__} '{self.name}'"
@@ -148,8 +144,9 @@ def _describe_one(name: str, module: MessagePassing) -> Conv:
     aggr = {"add": "sum"}.get(str(module.aggr), str(module.aggr))
     settings = {"aggr": aggr, "flow": module.flow, **LINEAR[known](module)}
     operators = {weight: Operator(**settings, weight=weight) for weight in (None, *EDGE_VALUES)}
-    first = isinstance(module, TRANSFORMS_FIRST)
-    return Conv(name, module, "linear", operators, transforms_first=first, parameters=parameters, local=known in LOCAL)
+    facts: dict[str, Any] = {"transforms_first": isinstance(module, TRANSFORMS_FIRST), "local": known in LOCAL}
+    facts["normalizes"] = isinstance(module, NORMALIZING) and bool(module.normalize)
+    return Conv(name, module, "linear", operators, parameters=parameters, **facts)
 
 
 def _known(module: MessagePassing) -> type[MessagePassing] | None:

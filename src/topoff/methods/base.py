@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.batching.node_sets import count_batches
 from topoff.batching.pagerank import senders
 from topoff.batching.position import Position
+from topoff.batching.ratio import count_batches
 from topoff.data.check import check
 from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact

@@ -18,7 +18,7 @@ class Top(TOP):
     """
 
     settings: ClassVar[tuple[str, ...]] = (
-        *("batches", "ratio", "parts", "regroup", "train_only"),
+        *("batches", "ratio", "parts", "regroup", "train_only", "reach"),
         *("rank", "estimator", "inits", "refresh", "offset"),
     )
 

@@ -71,6 +71,9 @@ class Config:
     parts: Annotated[Positive | None, "Number of clusters to merge into batches."] = None
     regroup: Annotated[bool | None, "Merge the clusters into new batches every epoch."] = None
     train_only: Annotated[bool, "Batch only the training nodes; all others are compensated."] = False
+    reach: Annotated[
+        Natural | None, "Batch only nodes within so many edges of a training node; all others are compensated."
+    ] = None
     rank: Annotated[
         Natural | Annotated[float, Gt(0), Lt(1)] | None,
         "Rank of the compensation, or the share of energy to keep (below 1).",

@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data
 
 from topoff.batching.pagerank import senders
+from topoff.batching.ratio import near_training
 from topoff.batching.scopes import k_hop
 from topoff.methods.registry import METHODS
 from topoff.training.config import Config
@@ -157,6 +158,8 @@ def workload(config: Config, data: Data) -> Workload:
     nodes, edges, method = int(data.num_nodes or 0), data.edge_index.size(1), config.method
     mask = data.train_mask if "train_mask" in data else torch.ones(nodes, dtype=torch.bool)
     batched = int(mask.sum()) if _training_only(config) else nodes
+    if config.reach is not None and "reach" in METHODS[method].settings and "train_mask" in data:
+        batched = len(near_training(data, config.reach))
     batches = 1 if method == "full" else min(max(1, nodes), max(1, round(1 / (config.ratio or 1.0))))
     batches = min(batches, max(1, batched)) if method in TARGETS else batches
     targets, fanout, examined = max(1, round(batched / batches)), config.fanout or 1, 0.0

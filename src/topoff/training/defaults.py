@@ -18,7 +18,8 @@ from typing import Any
 
 from torch_geometric.data import Data
 
-from topoff.batching.node_sets import usual_ratio
+from topoff.batching.overlapping_sets import SAMPLERS
+from topoff.batching.ratio import WHOLE, near_training, usual_ratio
 from topoff.compensation.estimator import LITTLE, has_offset, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
@@ -26,6 +27,7 @@ from topoff.training.config import EPOCHS, FIELDS, Config
 
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
+FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
 USUAL = ("regroup", "fanout", "mix")  # settings for which every method has its own default
 
@@ -54,8 +56,10 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
             take("batches", "kaminpar", "clusters keep most messages inside a batch")
         elif "batches" in read:
             take("batches", "random", "no edges, nothing to cluster")
-        train_only = config.train_only and "train_only" in read and "train_mask" in data
-        batched = int(data.train_mask.sum()) if train_only else nodes
+        reach, batched = _reach(config, data)
+        if reach is not None:
+            why = f"{batched:,} of {nodes:,} nodes are near enough to a training node to count for its loss"
+            take("reach", reach, why)
         labels = int(data.train_mask.sum()) if "train_mask" in data else nodes
         ratio, why = usual_ratio(batched, labels=labels)
         take("ratio", ratio, why)
@@ -74,6 +78,20 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         take("eval_every", *_evaluations(config, nodes, refreshes="refresh" in read))
     choices.sort(key=lambda choice: list(FIELDS).index(choice.what))  # as they are written, and read again
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
+
+
+def _reach(config: Config, data: Data) -> tuple[int | None, int]:
+    """Return the reach to choose, and the nodes to batch: those that count, where they are less than half of all."""
+    nodes, read = int(data.num_nodes or 0), METHODS[config.method].settings
+    if "train_mask" not in data:
+        return None, nodes
+    if config.train_only and "train_only" in read:
+        return None, int(data.train_mask.sum())
+    if "reach" not in read or (config.reach is None and (nodes <= WHOLE or config.batches in SAMPLERS)):
+        return None, nodes
+    hops = config.layers - 1 if config.reach is None else config.reach  # what the first layer reads is known
+    near = len(near_training(data, hops))
+    return (hops, near) if config.reach is not None or near <= FEW * nodes else (None, nodes)
 
 
 def _usual(method: Any, name: str) -> Any:

@@ -156,7 +156,8 @@ def test_fit_reports_progress_and_repr_shows_the_parameters() -> None:
     lines: list[str] = []
     sets = NodeSets(ratio=0.5, parts=12).fit(graph(), progress=lines.append)
     assert lines[-1] == "partitioning 72 nodes into 12 parts with kaminpar"
-    assert repr(sets) == ("NodeSets(method='kaminpar', ratio=0.5, parts=12, seed=0, regroup=False, train_only=False)")
+    wanted = "method='kaminpar', ratio=0.5, parts=12, seed=0, regroup=False, train_only=False, reach=None"
+    assert repr(sets) == f"NodeSets({wanted})"
 
 
 def test_constructor_only_stores() -> None:
@@ -378,3 +379,32 @@ def test_labels_outside_the_training_set_play_no_role() -> None:
     other.y[300:] = 0
     sets = [NodeSets(ratio=0.2, parts=60).fit(graph).of(0) for graph in (data, other)]
     assert all(torch.equal(a, b) for a, b in zip(*sets, strict=True))
+
+
+# ---- nodes near training nodes
+
+
+def path_with_one_label() -> Data:
+    ends = torch.arange(9)
+    return Data(edge_index=torch.stack([ends, ends + 1]), num_nodes=10, train_mask=torch.arange(10) == 4)
+
+
+@pytest.mark.parametrize(("reach", "nodes"), [(0, [4]), (1, [3, 4, 5]), (3, [1, 2, 3, 4, 5, 6, 7]), (99, range(10))])
+def test_a_reach_batches_the_nodes_near_a_training_node(reach: int, nodes: list[int]) -> None:
+    sets = NodeSets(method="random", ratio=1.0, reach=reach).fit(path_with_one_label())
+    assert sets.of(0)[0].tolist() == list(nodes)
+    assert not sets.covers
+    assert torch.cat(sets.cover()).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("options", [{"reach": -1}, {"reach": 2, "train_only": True}], ids=str)
+def test_a_reach_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"'reach' to be at least 0, and without train_only \(got"):
+        NodeSets(method="random", ratio=1.0, **options).fit(path_with_one_label())
+
+
+def test_a_reach_needs_training_nodes() -> None:
+    data = path_with_one_label()
+    del data.train_mask
+    with pytest.raises(ValueError, match=r"for train_only=True or a reach \(got none\)"):
+        NodeSets(method="random", ratio=1.0, reach=1).fit(data)

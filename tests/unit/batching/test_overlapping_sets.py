@@ -108,7 +108,7 @@ def test_refusals() -> None:
         len(SampledSets(method="ibmb", ratio=2))
     with pytest.raises(RuntimeError, match="Expected 'SampledSets' to be fitted before of"):
         SampledSets(method="ibmb").of(0)
-    with pytest.raises(ValueError, match="Expected batches 'shadow' without parts and train_only"):
+    with pytest.raises(ValueError, match="Expected batches 'shadow' without parts, train_only and reach"):
         TOP(gcn(data), data, batches="shadow", train_only=True)
     with pytest.raises(ValueError, match=r"Expected 'ratio' to give at most \d+ batches, one per training node"):
         SampledSets(method="shadow", ratio=0.01).fit(data)

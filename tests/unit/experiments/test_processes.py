@@ -17,7 +17,7 @@ from graphs import communities
 from runs import MACHINE, make_metrics, make_result, write_json
 from topoff.experiments import processes
 from topoff.experiments.columns import COLUMNS, best_of, cell
-from topoff.experiments.gradients import epoch_gradient, gradient_error, measure_gradient
+from topoff.experiments.gradients import epoch_gradient, gradient_errors, measure_gradient
 from topoff.experiments.jobs import Failure, Job, Watcher, config_of, parse_methods, split_settings
 from topoff.experiments.page import build_page, curve_of, write_page
 from topoff.experiments.processes import train_job
@@ -114,12 +114,14 @@ def trained(place: Path, data: Data, **changes: Any) -> Training:
 
 def test_gradients_of_methods_against_the_whole_graph(tmp_path: Path) -> None:
     found = {
-        name: gradient_error(trained(tmp_path / name, graph(), method=name)) for name in ("full", "top", "cluster")
+        name: gradient_errors(trained(tmp_path / name, graph(), method=name)) for name in ("full", "top", "cluster")
     }
     assert found["full"][0] < 1e-12
     assert found["full"][1] == pytest.approx(1)
     assert 1e-6 < found["top"][0] < 0.8 * found["cluster"][0]
     assert found["cluster"][1] < found["top"][1] < 1
+    assert found["full"].noise == pytest.approx(0, abs=1e-6)
+    assert found["top"].error < found["top"].noise  # steps of single batches are noisier than their mean
 
 
 @pytest.mark.parametrize("class_weight", ["none", "balanced"])
@@ -131,7 +133,7 @@ def test_batches_that_miss_nothing_have_no_gradient_error(class_weight: str, tmp
     data.test_mask = torch.zeros(60, dtype=torch.bool)
     made = trained(tmp_path / "run", data, method="cluster", class_weight=class_weight)
     assert (made.task.weight is not None) == (class_weight == "balanced")
-    assert gradient_error(made)[0] < 1e-10
+    assert gradient_errors(made)[0] < 1e-10
 
 
 class Weighing:
@@ -154,7 +156,8 @@ class Weighing:
 def test_batches_with_weights_of_their_own_count_alike() -> None:
     model = nn.Linear(2, 1)
     found = epoch_gradient(Weighing(model), model, task=Task("classes", 1, "accuracy"))
-    assert torch.equal(found, torch.full((3,), 2.0, dtype=torch.float64))
+    assert torch.equal(found.mean, torch.full((3,), 2.0, dtype=torch.float64))
+    assert found.square == pytest.approx((3 * 1 + 3 * 9) / 2)
     assert model.weight.grad is None
 
 
@@ -165,7 +168,7 @@ def test_a_gradient_of_zero_has_no_relative_error(tmp_path: Path) -> None:
     made = trained(tmp_path / "run", data, method="full")
     for parameter in made.model.parameters():
         torch.nn.init.zeros_(parameter)
-    assert all(map(math.isnan, gradient_error(made)))
+    assert all(map(math.isnan, gradient_errors(made)))
 
 
 def test_the_gradient_is_left_out_where_the_whole_graph_may_not_fit(
@@ -206,7 +209,7 @@ def test_a_run_is_finished_step_by_step(tmp_path: Path) -> None:
     assert len(folder.metrics()) == 2
     found = folder.read_json("measured.json")
     again = trained(tmp_path / "run", graph_of(config), method="cluster", dataset=config.dataset)
-    assert found["gradient_error"] == pytest.approx(gradient_error(again)[0])
+    assert found["gradient_error"] == pytest.approx(gradient_errors(again)[0])
 
 
 def test_the_gradient_is_that_of_the_last_weights(tmp_path: Path) -> None:
@@ -333,7 +336,7 @@ def seed(*scores: float | None, number: int = 0, **result: Any) -> Finished:
             for epoch, value in enumerate(scores, 1)]  # fmt: skip
     found = make_result([row | {"test": row["val"], "train": row["val"], "fidelity": 0.75} for row in rows])
     found |= {"preprocess_seconds": 5.0, "val": max(value or 0 for value in scores)} | result
-    measured = {"gradient_error": 0.25, "gradient_cosine": 0.5}
+    measured = {"gradient_error": 0.25, "gradient_cosine": 0.5, "gradient_noise": 2.0}
     return Finished(number, Result.of(found), [Epoch.of(row) for row in rows], measured)
 
 
@@ -351,6 +354,7 @@ def test_the_time_to_the_target_counts_preprocessing_and_training_only() -> None
 def test_a_row_of_one_seed_has_plain_numbers() -> None:
     row = make_row([seed(0.2, 0.6)], target=0.5, metric="accuracy")
     wanted = {"relative_error": 0.25, "gradient_error": 0.25, "gradient_cosine": 0.5, "peak_rss_mb": 1536.0}
+    wanted |= {"gradient_noise": 2.0}
     wanted |= {"epoch_seconds": 0.42, "preprocess_seconds": 5.0, "epochs_to_target": 2, "seconds_to_target": 9.0}
     assert {key: row[key] for key in wanted} == wanted
     assert (row["test"], row["target_reached"], row["seeds"]) == (0.6, 1, [0])

@@ -369,6 +369,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "parts": (batches, 12, {"batches": "kaminpar", "parts": 4}),
     "regroup": (batches, True, {}),
     "train_only": (batches, True, {}),
+    "reach": (batches, 0, {}),
     "rank": (compensation, 0.5, {}),
     "estimator": (compensation, "paper", {}),
     "inits": (compensation, 2, {"inits": 1}),

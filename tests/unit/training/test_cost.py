@@ -129,6 +129,11 @@ def test_with_train_only_the_training_nodes_alone_are_counted(data: Data, method
     assert work.targets == TRAINING / 10
 
 
+def test_with_a_reach_the_nodes_near_training_nodes_are_counted(data: Data) -> None:
+    assert workload(chosen(data, "top", reach=0), data).rows == [TRAINING, TRAINING]
+    assert TRAINING < workload(chosen(data, "top", reach=1), data).rows[0] <= NODES
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
     [

@@ -38,13 +38,13 @@ def test_nothing_is_left_open() -> None:
     [
         (100, 1.0, "100 nodes fit in one batch"),
         (1_000, 1.0, "1,000 nodes fit in one batch"),
-        (1_001, 0.5, "at least about 1,000"),
-        (5_500, 0.2, "at least about 1,000"),
-        (9_999, 0.1111, "at least about 1,000"),
-        (10_000, 0.1, "ten batches"),
-        (30_000, 0.1, "ten batches"),
-        (30_001, 0.090909, "at most 3,000"),
-        (60_000, 0.05, "at most 3,000"),
+        (1_001, 0.5, "at least about 400"),
+        (5_500, 0.0769, "at least about 400"),
+        (13_199, 0.0312, "at least about 400"),
+        (13_200, 0.03, "33 batches"),
+        (100_000, 0.03, "33 batches"),
+        (100_001, 0.029412, "at most 3,000"),
+        (120_000, 0.025, "at most 3,000"),
     ],
 )
 def test_the_ratio_by_the_size_of_the_graph(nodes: int, ratio: float, why: str) -> None:
@@ -83,12 +83,26 @@ def test_the_rank_counts_training_nodes_where_they_alone_are_batched() -> None:
     assert choose(config(ratio=0.2, train_only=True), graph(1_000))[0].rank == 16  # a graph without masks
 
 
-@pytest.mark.parametrize(("labels", "ratio"), [(60, 1.0), (130, 0.5), (1_000, 0.1)])
+@pytest.mark.parametrize(("labels", "ratio"), [(60, 1.0), (130, 0.5), (1_000, 0.0667)])
 def test_a_batch_has_some_training_nodes(labels: int, ratio: float) -> None:
     data = graph(20_000)
     data.train_mask = torch.arange(20_000) < labels
-    assert choose(config(), data)[0].ratio == ratio
+    assert choose(config(method="cluster"), data)[0].ratio == ratio
     assert TOP(GCN(1, 2, num_layers=1), data).sets.ratio == ratio
+
+
+def test_nodes_that_count_for_no_training_node_are_left_out() -> None:
+    data = graph(20_000)
+    data.train_mask = torch.arange(20_000) < 5_000
+    made, choices = choose(config(), data)
+    assert made.reach == made.layers - 1 == 2
+    assert "5,000 of 20,000 nodes are near enough" in next(each.why for each in choices if each.what == "reach")
+    assert made.ratio == 0.0833  # of those
+    assert choose(config(reach=0), data)[0].ratio == 0.0833
+    data.train_mask = torch.arange(20_000) < 15_000  # most are near
+    assert choose(config(), data)[0].reach is None
+    assert choose(config(train_only=True), data)[0].reach is None
+    assert choose(config(method="cluster"), data)[0].reach is None
 
 
 def test_a_graph_without_edges_is_not_clustered() -> None:
