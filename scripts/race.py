@@ -30,7 +30,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "docs" / "results"
 METHODS = "top,cluster,gas,ns,labor,full"
-REFERENCE = 400  # epochs of the full batch that make the reference
+REFERENCE = 300  # epochs of the full batch that make the reference
 MODELS = {  # name: flags
     "gcn-3": "--model gcn --layers 3 --hidden 128 --schedule cosine",
     "gcnii-8": "--model gcnii --layers 8 --hidden 128 --schedule cosine",
