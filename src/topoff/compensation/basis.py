@@ -86,7 +86,7 @@ class Basis:
         the model, or a `call` has a meaning that no name can hold.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
-        self.refreshing.begin(price=self._price())
+        self.refreshing.begin(price=self._price(), outside=self._outside())
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
         if cache and self.compensator.rank and fixed and not self.offset and self.call is None:
             key = f"compensation-{self._fingerprint(networks)}"
@@ -125,6 +125,10 @@ class Basis:
         trained = sum(len(each.n_id) for each in batches if "train_mask" not in each or bool(each.train_mask.any()))
         return WORK * self.loader.graph.num_nodes / max(1, trained)
 
+    def _outside(self) -> float:
+        """Return the share of the messages that comes from outside the batches."""
+        return share_outside(batch.supplement.structure for batch in self.loader.batches())
+
     def due(self) -> bool:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
         kept = self.compensator.rank_ > 0 or self.offset or (self.compensates and self.loader.plan.normalizes)
@@ -140,8 +144,7 @@ class Basis:
         exact: dict[str, Tensor] = {}
         keep = [exact.__setitem__] if self.offset else []
         out = self.embed(self.model, _to(residual.add, _added(principal), *keep), current=True)
-        outside = share_outside(batch.supplement.structure for batch in self.loader.batches())
-        self.refreshing.observe(self._take(residual) * outside)
+        self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
         self.loader.compensate(exact)

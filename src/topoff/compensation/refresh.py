@@ -17,6 +17,7 @@ from dataclasses import dataclass
 SMALL, LARGE = 0.015, 0.04  # of all messages missed: below the first wait longer, above the second shorter
 SHARE = 0.15  # of an epoch's work that refreshes may take, on average
 EARLY = 3  # refreshes at first that come closer together, each half as far: weights move fastest then
+FEW, MOST = 1, 0.5  # such refreshes where at most this share of the messages comes from outside
 LONGEST = 64  # epochs that an interval grows to by itself
 
 
@@ -27,6 +28,7 @@ class Refreshing:
     interval: int  # epochs; 0 is never
     automatic: bool = False
     price: float = 0.0  # of a refresh, in epochs
+    early: int = EARLY  # refreshes that come closer together
     count: int = 0  # of refreshes so far
     last: float | None = None  # what the last one found missing, of all messages
 
@@ -35,7 +37,7 @@ class Refreshing:
         """Read "never", "every=E" or "auto", which was called "adaptive".
 
         >>> Refreshing.parse("every=5")
-        Refreshing(interval=5, automatic=False, price=0.0, count=0, last=None)
+        Refreshing(interval=5, automatic=False, price=0.0, early=3, count=0, last=None)
         """
         policy = str(policy)
         if policy == "never":
@@ -47,16 +49,19 @@ class Refreshing:
             raise ValueError(f"Expected refresh to be 'auto', 'never' or 'every=E' with E >= 1 (got '{policy}').")
         return cls(int(number))
 
-    def begin(self, *, price: float) -> None:
-        """Take note of what a refresh costs, in epochs, unless it is known; `auto` begins with the least interval."""
+    def begin(self, *, price: float, outside: float = 1.0) -> None:
+        """Take note of what a refresh costs, in epochs, unless it is known; `auto` begins with the least interval.
+
+        The smaller the share of the messages from `outside`, the less is lost while weights move fast.
+        """
         if self.price == 0:
-            self.price = price
+            self.price, self.early = price, EARLY if outside > MOST else FEW
             self.interval = self.least if self.automatic else self.interval
 
     @property
     def least(self) -> int:
         """The least epochs between refreshes that keep their share of the work, but for the first few."""
-        return max(1, math.ceil(self.price / SHARE) >> max(0, EARLY - self.count))
+        return max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
 
     def due(self, age: int) -> bool:
         """Whether a basis that is `age` epochs old is to be replaced."""

@@ -78,6 +78,13 @@ def test_a_dear_refresh_is_rare_but_for_the_first_few() -> None:
     assert intervals == [10, 20, 40, 80, 80]
 
 
+@pytest.mark.parametrize(("outside", "interval"), [(0.1, 40), (0.5, 40), (0.6, 10), (1.0, 10)])
+def test_few_messages_from_outside_need_few_early_refreshes(outside: float, interval: int) -> None:
+    policy = Refreshing.parse("auto")
+    policy.begin(price=12.0, outside=outside)
+    assert policy.interval == interval
+
+
 def test_refreshes_take_their_share_of_the_work_at_most() -> None:
     policy, epoch, price = auto(price=0.6), 0, 0.6
     for _ in range(50):
