@@ -91,15 +91,15 @@ class NodeSets:
         """
         check_method(self.method)
         check_seed(self.seed)
-        if self.reach is not None and (self.reach < 0 or self.train_only):
-            raise ValueError(f"Expected 'reach' to be at least 0, and without train_only (got {self.reach}).")
+        if self.reach is not None and self.train_only:
+            raise ValueError(f"Expected 'reach' or train_only (got both, reach={self.reach}); leave one of them out.")
         if getattr(data, "edge_index", None) is None:
             raise ValueError("Expected 'data' to have an edge_index (got none); set data.edge_index, of shape (2, E).")
         num_nodes = int(data.num_nodes)
         nodes = np.arange(num_nodes)
         if not self.covers:
             nodes = _training_nodes(data)
-            nodes = nodes if self.train_only else near_training(data, self.reach or 0)
+            nodes = nodes if self.train_only else near_training(data, 0 if self.reach is None else self.reach)
         if len(self) > len(nodes):
             raise ValueError(
                 f"Expected 'ratio' to give at most {len(nodes)} batches, one per node to batch "

@@ -32,17 +32,25 @@ def chosen_ratio(data: Data, *, train_only: bool, reach: int | None = None) -> f
 def near_training(data: Data, hops: int) -> Ints:
     """List the training nodes and those within so many edges of one, whatever their direction, ascending.
 
+    Raises:
+        ValueError: for a number of edges that is none.
+
     >>> import torch
     >>> from torch_geometric.data import Data
     >>> path = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), train_mask=torch.tensor([True] + [False] * 3))
     >>> near_training(path, 2)
     array([0, 1, 2])
     """
+    if not isinstance(hops, int) or isinstance(hops, bool) or hops < 0:
+        raise ValueError(
+            f"Expected 'reach' to be a whole number of edges >= 0 (got {hops!r}); leave it out for all nodes."
+        )
     source, target = data.edge_index.cpu()
-    near = data.train_mask.cpu().clone()
-    for _ in range(hops):
+    near, before = data.train_mask.cpu().clone(), -1
+    while hops and before < (before := int(near.sum())):  # until nothing more is reached
         sends, receives = source[near[target]], target[near[source]]
         near[sends] = near[receives] = True
+        hops -= 1
     return np.flatnonzero(near.numpy())
 
 

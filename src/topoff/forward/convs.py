@@ -145,7 +145,7 @@ def _describe_one(name: str, module: MessagePassing) -> Conv:
     settings = {"aggr": aggr, "flow": module.flow, **LINEAR[known](module)}
     operators = {weight: Operator(**settings, weight=weight) for weight in (None, *EDGE_VALUES)}
     facts: dict[str, Any] = {"transforms_first": isinstance(module, TRANSFORMS_FIRST), "local": known in LOCAL}
-    facts["normalizes"] = isinstance(module, NORMALIZING) and bool(module.normalize)
+    facts["normalizes"] = isinstance(module, NORMALIZING) and bool(vars(module).get("normalize"))
     return Conv(name, module, "linear", operators, parameters=parameters, **facts)
 
 

@@ -95,11 +95,11 @@ class ConvCall:
         settings = vars(self.conv.module)
         if not self.conv.normalizes:
             return self.forward(**given)
-        settings["normalize"] = False
+        before, settings["normalize"] = settings["normalize"], False
         try:
             return self.forward(**given)
         finally:
-            settings["normalize"] = True
+            settings["normalize"] = before
 
 
 class Handler(ABC):

@@ -19,6 +19,7 @@ import topoff
 from graphs import SQUARE, cliques, same_part
 from topoff.batching import partition as partitioning
 from topoff.batching.node_sets import NodeSets
+from topoff.batching.ratio import near_training
 
 PARTITIONERS = ["kaminpar", "metis"]
 METHODS = [*PARTITIONERS, "random"]
@@ -397,10 +398,19 @@ def test_a_reach_batches_the_nodes_near_a_training_node(reach: int, nodes: list[
     assert torch.cat(sets.cover()).tolist() == list(range(10))
 
 
-@pytest.mark.parametrize("options", [{"reach": -1}, {"reach": 2, "train_only": True}], ids=str)
-def test_a_reach_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"'reach' to be at least 0, and without train_only \(got"):
-        NodeSets(method="random", ratio=1.0, **options).fit(path_with_one_label())
+@pytest.mark.parametrize("reach", [-1, 1.5, "2", True])
+def test_a_reach_that_is_no_number_of_edges_is_refused(reach: Any) -> None:
+    with pytest.raises(ValueError, match=r"'reach' to be a whole number of edges >= 0 \(got"):
+        NodeSets(method="random", ratio=1.0, reach=reach).fit(path_with_one_label())
+
+
+def test_a_reach_goes_without_train_only() -> None:
+    with pytest.raises(ValueError, match=r"'reach' or train_only \(got both, reach=2\)"):
+        NodeSets(method="random", ratio=1.0, reach=2, train_only=True).fit(path_with_one_label())
+
+
+def test_a_reach_beyond_all_edges_ends_with_the_last_node() -> None:
+    assert len(near_training(path_with_one_label(), 2**32 - 1)) == 10
 
 
 def test_a_reach_needs_training_nodes() -> None:
