@@ -157,17 +157,19 @@ def regularized_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, flo
 
 def _inverse(G: Tensor, ridge: float, *, eps: float) -> tuple[Tensor, Tensor, float]:
     """Do so for a symmetric matrix that is not zero."""
-    m = G.size(0)
+    m, shift = G.size(0), ridge * float(G.diagonal().mean().clamp(min=1e-300))
     if ridge:
-        shifted = G + ridge * G.diagonal().mean().clamp(min=1e-300) * torch.eye(m, dtype=G.dtype)
-        factor = torch.linalg.cholesky(shifted)
+        factor, failed = torch.linalg.cholesky_ex(G + shift * torch.eye(m, dtype=G.dtype))
         pivots = factor.diagonal()
-        return (
-            torch.cholesky_inverse(factor),
-            torch.cholesky_solve(G, factor),
-            float((pivots.max() / pivots.min()) ** 2),
-        )
+        if not failed:
+            condition = float((pivots.max() / pivots.min()) ** 2)
+            return torch.cholesky_inverse(factor), torch.cholesky_solve(G, factor), condition
     values, vectors = torch.linalg.eigh(G)
+    if ridge:  # rounding of a Gram matrix in single precision made it negative somewhere by more than the ridge
+        values = values.clamp(min=0.0)
+        shifted = values + shift
+        condition = float(shifted.max() / shifted.min())
+        return (vectors / shifted) @ vectors.T, (vectors * (values / shifted)) @ vectors.T, condition
     keep = values > m * eps * values.max().clamp(min=1e-300)
     values, vectors = values[keep], vectors[:, keep]
     condition = float(values.max() / values.min()) if len(values) else 1.0
