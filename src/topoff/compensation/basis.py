@@ -211,10 +211,10 @@ class Basis:
             check_same_convs(network, self.loader.plan)
         recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
 
-    def _pieces(self) -> list[Data]:
-        """Return batches that hold every node once: those at hand where they do."""
+    def _pieces(self) -> list[Data] | list[Tensor]:
+        """Return batches that hold every node once: those at hand where they do, else node sets."""
         sets = self.loader.sets
-        return self.loader.batches() if sets.covers else [self.loader.graph.induced(nodes) for nodes in sets.cover()]
+        return self.loader.batches() if sets.covers else sets.cover()
 
     # ---- resuming
 

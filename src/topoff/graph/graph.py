@@ -179,13 +179,16 @@ class Graph:
         found = [each.senders[each.spans(nodes.numpy())[0]] for each in map(self.incoming, flows)]
         return torch.from_numpy(np.unique(np.concatenate(found)).astype(np.int64))
 
-    def induced(self, nodes: Tensor) -> Data:
-        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them."""
-        edge_ids = self.edges_into(nodes)
-        local, edges = self._numbered(nodes), self._edges(edge_ids)
-        source = local.index_select(0, edges[0])
+    def induced(self, nodes: Tensor, *, edges: bool = True) -> Data:
+        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them.
+
+        Without `edges` there are none: enough for a model whose messages are all taken from operators.
+        """
+        edge_ids = self.edges_into(nodes if edges else nodes[:0])
+        local, ends = self._numbered(nodes), self._edges(edge_ids)
+        source = local.index_select(0, ends[0])
         inside = (source >= 0).nonzero().view(-1)
-        target = local.index_select(0, edges[1].index_select(0, inside))
+        target = local.index_select(0, ends[1].index_select(0, inside))
         batch = Data(edge_index=torch.stack([source.index_select(0, inside), target]))
         self.fill(batch, nodes, edge_ids.index_select(0, inside))
         batch.n_id = nodes

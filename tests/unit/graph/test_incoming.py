@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.graphs import communities, corners
+from graphs import communities, corners
 from topoff.graph import incoming as room
 from topoff.graph.incoming import Incoming, incoming_of
 
