@@ -58,11 +58,11 @@ class _Held:
     parked: list[tuple[weakref.ref[Tensor], int, int]] = field(default_factory=list)  # with size and place
 
 
-class _Noting(TorchDispatchMode):
+class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Note the tensors of a batch's rows that operations make, each with memory of its own."""
 
     def __init__(self, made: list[weakref.ref[Tensor]], *, rows: int, least: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._made, self._rows, self._least = made, rows, least
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

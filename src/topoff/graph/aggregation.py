@@ -82,8 +82,9 @@ class Aggregation:
     def product(self, h: Tensor) -> Tensor:
         """Return A h (n, d), some rows at a time, without a gradient."""
         out = h.new_empty(self.num_nodes, *h.shape[1:])
-        for nodes in torch.arange(self.num_nodes).split(ROWS):
-            out[nodes[0] : nodes[-1] + 1] = self.rows(nodes) @ h
+        for start in range(0, self.num_nodes, ROWS):
+            stop = min(start + ROWS, self.num_nodes)
+            out[start:stop] = self.rows(torch.arange(start, stop)) @ h
         return out
 
     def rows(self, nodes: Tensor) -> Sparse:

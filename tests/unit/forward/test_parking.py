@@ -104,7 +104,8 @@ def test_one_tensor_can_be_read_while_the_batch_sleeps(park: Callable[..., Parki
     batch, parking = Batch(), park(limit=0)
     with parking.awake(batch):
         one, other = torch.ones(8), torch.ones(8)
-    with parking.reading(batch, one[:4]):
+        part = one[:4]
+    with parking.reading(batch, part):
         assert one.sum() == 8
         assert not holds(other)
     assert not holds(one)
@@ -145,7 +146,7 @@ def test_a_file_that_ends_too_early_is_refused(monkeypatch: pytest.MonkeyPatch, 
     batch, parking = Batch(), park(limit=0)
     with parking.awake(batch):
         one = torch.ones(8)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="the file ends too early"):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", lambda *_: 0)
-        with parking.reading(batch, one):
+        with pytest.raises(OSError, match="the file ends too early"), parking.reading(batch, one):
             pass
