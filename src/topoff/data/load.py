@@ -36,8 +36,9 @@ def load(
     default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz or with
     tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables) or that is a store (see data/store), all of
     them also relative to `root`, or a PyG `Data`, which is not changed. `./Cora` is always a path and `name:Cora`
-    always the dataset: where plain `Cora` could be both, it is refused. `split` chooses among several splits; where there is none, 60/20/20 % of the
-    labelled nodes are drawn from `seed`. Where nodes or classes have names, `data.names` holds them.
+    always the dataset: where plain `Cora` could be both, it is refused. `split` chooses among several splits; where
+    there is none, 60/20/20 % of the labelled nodes are drawn from `seed`. Where nodes or classes have names,
+    `data.names` holds them.
 
     `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
     there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False a
