@@ -95,19 +95,28 @@ class Basis:
             self._fit(networks)
 
     def _fit(self, networks: Sequence[nn.Module]) -> Loader:
-        principal, exact = self.compensator.start(self.loader.graph, self.loader.plan), dict[str, Tensor]()
+        principal, exact = self._start(), dict[str, Tensor]()
         for done, network in enumerate(networks if self.compensates else ()):
             self.loader.tell("basic embeddings", done, len(networks))
             keep = [exact.__setitem__] if self.offset and done == 0 else []
-            self.embed(network, _to(_added(principal), *keep), current=done == 0)
+            self.embed(network, self._seen(_added(principal), *keep), current=done == 0)
         self.compensator.finish(principal)
         self.loader.compensate(exact)
         self._let_go()
         return self.loader
 
+    def _start(self) -> Principal:
+        """Begin a basis; of few nodes in batches, of what these see."""
+        return self.compensator.start(self.loader.graph, self.loader.plan, sight=self.loader.sight())
+
+    def _seen(self, *sinks: Remember) -> Remember:
+        """Return what hands over what the batches see of rows, or all of them."""
+        sight, give = self.compensator.sight, _to(*sinks)
+        return give if sight is None else lambda place, rows: give(place, sight.of(rows))
+
     def _let_go(self) -> None:
         """Let go of what only batches that are cut anew would read: the basis itself, and A X."""
-        if self.loader.sets.covers and not self.loader.sets.regroup:
+        if (self.loader.sets.covers or self.compensator.sight) and not self.loader.sets.regroup:
             self.compensator.let_go()
             self.loader.graph.let_go()
 
@@ -140,10 +149,9 @@ class Basis:
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
         if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
-        residual, principal = self.loader.residual(), self.compensator.start(self.loader.graph, self.loader.plan)
-        exact: dict[str, Tensor] = {}
+        residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        out = self.embed(self.model, _to(residual.add, _added(principal), *keep), current=True)
+        out = self.embed(self.model, _to(residual.add, self._seen(_added(principal), *keep)), current=True)
         self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
