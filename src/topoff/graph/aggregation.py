@@ -148,7 +148,7 @@ def aggregation(data: Data, operator: Operator, *, incoming: Incoming | None = N
     n, dtype = int(data.num_nodes or 0), data.x.dtype
     if operator.weight is None and operator.norm != "cluster" and not operator.improved:
         incoming = incoming or incoming_of(data.edge_index, n, flow=operator.flow)
-        if incoming.is_distinct and not (operator.self_loops and incoming.has_loops):
+        if incoming.is_distinct and not (operator.self_loops and len(incoming.loops)):
             return Aggregation(operator, dtype, incoming, **_scales(operator, incoming))
     edge_index, weight = _weighted_edges(data, operator)
     source, target = edge_index if operator.flow == "source_to_target" else edge_index.flip(0)

@@ -160,11 +160,12 @@ class Graph:
     @cached_property
     def corners(self) -> Tensor:
         """A node without edges, one with a self-loop, one with the most edges, and the last of all."""
-        source, target = self.data.edge_index
-        degree = torch.bincount(source, minlength=self.num_nodes) + torch.bincount(target, minlength=self.num_nodes)
-        alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
-        last = alone.new_tensor([self.num_nodes - 1])
-        corners: Tensor = torch.unique(torch.cat([alone[:1], loops[:1], degree.argmax().view(1), last]))
+        incoming = self.incoming()
+        sent = incoming if incoming.is_symmetric else self.incoming("target_to_source")
+        degree = torch.from_numpy(incoming.degrees + sent.degrees)
+        alone, last = (degree == 0).nonzero().view(-1), torch.tensor([self.num_nodes - 1])
+        loops = torch.from_numpy(incoming.loops[:1])
+        corners: Tensor = torch.unique(torch.cat([alone[:1], loops, degree.argmax().view(1), last]))
         return corners
 
     def edges_into(self, nodes: Tensor, *, flow: str = "source_to_target") -> Tensor:

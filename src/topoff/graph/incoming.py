@@ -51,9 +51,10 @@ class Incoming:
         )
 
     @cached_property
-    def has_loops(self) -> bool:
-        """Whether a node sends to itself."""
-        return any(bool((senders == receivers).any()) for senders, receivers in self._chunks())
+    def loops(self) -> Array:
+        """The nodes that send to themselves, ascending."""
+        found = [senders[senders == receivers] for senders, receivers in self._chunks()]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found]).astype(np.int64)
 
     @cached_property
     def is_symmetric(self) -> bool:
