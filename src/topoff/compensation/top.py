@@ -139,7 +139,7 @@ class TOP(Learner):
         loader = self.prepare()
         loader.position.begin_epoch()
         if self.basis.due() and not self.frozen:
-            self.refresh()
+            self.refresh(output=False)
         return iter(loader) if self.device.type == "cpu" else map(self.placed, loader)
 
     def prepare(self, *, networks: Sequence[nn.Module] | None = None, epoch: int = 0) -> Loader:
@@ -171,13 +171,13 @@ class TOP(Learner):
             self.certify()
         return self._loader
 
-    def refresh(self) -> Any:
-        """Re-estimate from the model's current embeddings, by one exact forward; return its output (n, out).
+    def refresh(self, *, output: bool = True) -> Any:
+        """Re-estimate from the model's current embeddings, by one exact forward; return its `output` (n, out).
 
         The old basis is certified on the new embeddings.
         """
         self.refreshed_at = self.prepare().position.epoch
-        return self.basis.refresh()
+        return self.basis.refresh(output=output)
 
     def exact(self) -> tuple[Any, bool]:
         """Return the exact output, and whether the basis was refreshed: where it is due, one forward gives both."""

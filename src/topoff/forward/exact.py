@@ -54,10 +54,11 @@ def exact(
     call: Call | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
+    last: str | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
-    Where the model returns several tensors, so does this.
+    Where the model returns several tensors, so does this; where it ends at the `last` place, None.
 
     Args:
         model: any PyG model; its mode and parameters are left as they are.
@@ -67,13 +68,14 @@ def exact(
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
+        last: the place whose input is the last that anybody wants; nothing behind it is computed.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
     model = plain(model)
     lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
-    lockstep.remember, lockstep.moments = remember, moments
+    lockstep.remember, lockstep.moments, lockstep.last = remember, moments, last
     try:
         return lockstep.run_model(model, call)
     except Exception as error:
@@ -85,6 +87,7 @@ class Lockstep(Handler):
 
     remember: Remember | None = None
     moments: dict[str, Moments] | None = None
+    last: str | None = None
 
     def __init__(
         self,
@@ -140,7 +143,8 @@ class Lockstep(Handler):
                         "Expected every batch to pass the same convs (got a forward whose depth depends on the "
                         "batch): let it not depend on the rows or the size of the input."
                     )
-                self._share(handed)
+                if self._share(handed) == self.last is not None:
+                    return None
                 del handed  # or these rows would live on while the next ones are made
         finally:
             if self.parking:
@@ -154,8 +158,8 @@ class Lockstep(Handler):
         with self.attributes.of(runner), self.parking.awake(runner.batch) if self.parking else nullcontext():
             return runner.step()
 
-    def _share(self, handed: list[Handed]) -> None:
-        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all."""
+    def _share(self, handed: list[Handed]) -> str:
+        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all; return the place."""
         first = handed[0]
         if any((other.conv.name, other.hop) != (first.conv.name, first.hop) for other in handed):
             raise ValueError(
@@ -176,6 +180,7 @@ class Lockstep(Handler):
                 self.remember(place, whole)
         for batch in self.batches:
             batch.shared = whole
+        return place
 
     def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
         """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""

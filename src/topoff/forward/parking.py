@@ -35,9 +35,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from topoff.machine.memory import readable
+from topoff.machine.memory import readable, trim
 
-LIMIT = 2**30  # bytes that sleeping forwards may hold in memory
+LIMIT = 2**29  # bytes that sleeping forwards may hold in memory
 LEAST = 2**16  # bytes of a tensor that is worth a place on disk
 
 
@@ -92,6 +92,7 @@ class Parking:
     """Keep what sleeping batches hold in memory up to a limit, and on disk beyond it."""
 
     def __init__(self, *, limit: int = LIMIT, least: int = LEAST) -> None:
+        trim()  # what is free stays the process's own otherwise
         self.limit, self.least = limit, least
         self.written = 0  # bytes, in all
         self._file: Any = None
