@@ -147,11 +147,13 @@ class Lockstep(Handler):
                     return None
                 del handed  # or these rows would live on while the next ones are made
         finally:
-            if self.parking:
-                self.parking.close()
             for runner in runners:
+                if self.parking:
+                    self.parking.wake(runner.batch)  # one by one: a forward may look at what it holds as it ends
                 runner.close()
                 del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
+            if self.parking:
+                self.parking.close()
 
     def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch
