@@ -19,7 +19,8 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +33,13 @@ from topoff.forward.foreign import raise_broken
 from topoff.forward.intercept import ConvCall, Handler
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
+from topoff.forward.parking import Parking
 from topoff.forward.plan import Plan
+from topoff.forward.rows import common, raise_rows
 from topoff.forward.runner import Attributes, Runner
 from topoff.graph.graph import Graph
+
+LARGE = 10**6  # nodes of a graph from which on sleeping batches may hold more than is to stay in memory
 
 # Told the rows that a propagation reads by their place in the forward, "conv/call/hop", as `Subgraph` names it.
 Remember = Callable[[str, Tensor], None]
@@ -43,32 +48,34 @@ Remember = Callable[[str, Tensor], None]
 def exact(
     model: nn.Module,
     graph: Graph,
-    batches: Sequence[Data],
+    batches: Sequence[Data] | Sequence[Tensor],
     *,
     plan: Plan,
     call: Call | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
+    last: str | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
-    Where the model returns several tensors, so does this.
+    Where the model returns several tensors, so does this; where it ends at the `last` place, None.
 
     Args:
         model: any PyG model; its mode and parameters are left as they are.
         graph: the whole graph.
-        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
+        batches: node sets that hold every node once, or `graph.induced(nodes)` of them; their size bounds the memory.
         plan: what the model needs, from `make_plan`.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
+        last: the place whose input is the last that anybody wants; nothing behind it is computed.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
     model = plain(model)
     lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
-    lockstep.remember, lockstep.moments = remember, moments
+    lockstep.remember, lockstep.moments, lockstep.last = remember, moments, last
     try:
         return lockstep.run_model(model, call)
     except Exception as error:
@@ -80,11 +87,18 @@ class Lockstep(Handler):
 
     remember: Remember | None = None
     moments: dict[str, Moments] | None = None
+    last: str | None = None
 
     def __init__(
-        self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
+        self,
+        convs: list[Conv],
+        graph: Graph,
+        batches: Sequence[Data] | Sequence[Tensor],
+        plan: Plan,
+        *,
+        device: torch.device,
     ) -> None:
-        self.graph, self.plan = graph, plan
+        self.graph, self.plan, self.parking = graph, plan, None if graph.num_nodes < LARGE else Parking()
         self.batches = [Member(graph, batch, plan, device=device) for batch in batches]
         self.awake = self.batches[0]
         super().__init__([conv for conv in convs if conv.path != "batch"])  # in eval mode a batch norm acts per row
@@ -129,20 +143,25 @@ class Lockstep(Handler):
                         "Expected every batch to pass the same convs (got a forward whose depth depends on the "
                         "batch): let it not depend on the rows or the size of the input."
                     )
-                self._share(handed)
+                if self._share(handed) == self.last is not None:
+                    return None
                 del handed  # or these rows would live on while the next ones are made
         finally:
             for runner in runners:
+                if self.parking:
+                    self.parking.wake(runner.batch)  # one by one: a forward may look at what it holds as it ends
                 runner.close()
                 del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
+            if self.parking:
+                self.parking.close()
 
     def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch
-        with self.attributes.of(runner):
+        with self.attributes.of(runner), self.parking.awake(runner.batch) if self.parking else nullcontext():
             return runner.step()
 
-    def _share(self, handed: list[Handed]) -> None:
-        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all."""
+    def _share(self, handed: list[Handed]) -> str:
+        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all; return the place."""
         first = handed[0]
         if any((other.conv.name, other.hop) != (first.conv.name, first.hop) for other in handed):
             raise ValueError(
@@ -163,6 +182,7 @@ class Lockstep(Handler):
                 self.remember(place, whole)
         for batch in self.batches:
             batch.shared = whole
+        return place
 
     def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
         """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""
@@ -178,11 +198,12 @@ class Lockstep(Handler):
         for batch, part in zip(self.batches, parts, strict=True):
             if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
                 if inner:
-                    return _common(parts)
+                    return common(parts)
                 raise_rows(part, of=of, size=batch.size, whole=self.graph.num_nodes)
             if whole is None:
                 whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
-            whole[batch.nodes] = part[: batch.size]
+            with self.parking.reading(batch, part) if self.parking else nullcontext():
+                whole[batch.nodes] = part[: batch.size]
         assert whole is not None
         return whole
 
@@ -214,10 +235,11 @@ class Lockstep(Handler):
         They are where that is known, where they are collected, and where fewer numbers are exchanged.
         """
         batch, told = self.awake, self.remember is not None
+        narrows = rows.size(1) > int(call.conv.module.out_channels)  # type: ignore[arg-type]
         if rows is batch.data.x:
-            known = batch.known(call.operator, rows)
+            known = batch.known(call.operator, rows) if batch.is_cut or not narrows else None
             return (rows, False) if known is None else (known, True)
-        if not told and rows.size(1) > int(call.conv.module.out_channels):  # type: ignore[arg-type]
+        if not told and narrows:
             return rows, False
         return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
 
@@ -256,40 +278,3 @@ class Lockstep(Handler):
         check_one_graph(call, batch.rows)
         means = batch.hand_in(Handed(call.conv, 0, sums_of(call.x[: batch.size]), is_sum=True))
         return normalized(call.conv.module, call.x, means, self.graph.num_nodes)
-
-
-def _common(parts: list[Any]) -> Any:
-    """Return what all batches have in common beside their rows, such as a penalty on the weights.
-
-    Raises:
-        ValueError: where they differ.
-    """
-    first = parts[0]
-    if not all(_is_same(first, part) for part in parts):
-        got = f"shape {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
-        raise ValueError(
-            f"Expected every output to have one row per node, or not to depend on the nodes (got {got} that is another "
-            f"one for every batch): compute it outside of the model, from its rows."
-        )
-    return first
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.shape == other.shape and bool(torch.allclose(one, other))
-    return bool(one == other)
-
-
-def raise_rows(part: Any, *, of: str, size: int, whole: int | None = None) -> NoReturn:
-    """Raise for what has not one row per node."""
-    if isinstance(part, Tensor) and part.dim() and part.size(0) == whole:
-        raise ValueError(
-            f"Expected {of} to have one row per node of the batch (got a row for every node of the graph, {whole} for "
-            f"{size}): a table of all nodes inside the model must be indexed by batch.n_id, give call=lambda model, "
-            f"batch: ..."
-        )
-    got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
-    raise ValueError(
-        f"Expected {of} to have one row per node (got {got} for a batch of {size} nodes): let the model return rows of "
-        f"nodes, and pool outside of it."
-    )

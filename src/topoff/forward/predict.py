@@ -40,4 +40,4 @@ def predict(
     sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
     graph = Graph(data)
     plan = make_plan(model, graph, call=call)
-    return exact(model, graph, [graph.induced(nodes) for nodes in sets.cover()], plan=plan, call=call)
+    return exact(model, graph, sets.cover(), plan=plan, call=call)

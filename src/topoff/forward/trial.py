@@ -26,7 +26,7 @@ from torch.nn.parameter import is_lazy
 from topoff.forward.call import Call, caller, evaluating, own_rows, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.difference import is_finite
-from topoff.forward.exact import Lockstep, raise_rows
+from topoff.forward.exact import Lockstep
 from topoff.forward.extended import Extended
 from topoff.forward.foreign import ForeignInputError, is_refusal
 from topoff.forward.intercept import ConvCall, map_tensors
@@ -34,6 +34,7 @@ from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
 from topoff.forward.rehearsal import Rehearsal
+from topoff.forward.rows import raise_rows
 from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.forward.watch import Tracer, Watch
 from topoff.graph.graph import Graph

@@ -46,10 +46,10 @@ def check_linear(plan: Plan, *, method: str, instead: str) -> None:
             )
 
 
-def pieces_of(graph: Graph, *, most: int) -> list[Data]:
-    """Cut the whole graph into pieces for exact inference."""
+def pieces_of(graph: Graph, *, most: int) -> list[Tensor]:
+    """Share out all nodes into pieces for exact inference."""
     count = min(most, max(1, graph.num_nodes // AT_LEAST))
-    return [graph.induced(nodes) for nodes in torch.arange(graph.num_nodes).tensor_split(count)]
+    return list(torch.arange(graph.num_nodes).tensor_split(count))
 
 
 def heard(plan: Plan, graph: Graph) -> tuple[Ints, Ints]:
