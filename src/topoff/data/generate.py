@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topoff.data.array_file import Array
-from topoff.data.edge_sort import Progress
+from topoff.data.edge_sort import Progress, Tidy
 from topoff.data.recipe import Recipe, check_recipe, community_count, near_share
 from topoff.data.refusal import refuse
 from topoff.data.store import Store
@@ -86,14 +86,14 @@ def generate(
     pieces = Pieces(
         nodes=recipe.nodes,
         edges=_edges(recipe, layout, seed),
-        expected_edges=recipe.edges,
+        expected_edges=recipe.edges // (2 if recipe.undirected else 1),
         x=_features(recipe, topic, community, seed),
         y=_labels(recipe, topic, split, seed),
         split=split,
         stand_in={**(label or {}), "seed": seed, **asdict(recipe)},
-        simple=True,
     )
-    return write_store(path, pieces, dtype=dtype, progress=progress)
+    tidy = Tidy(undirected=recipe.undirected, self_loops=False, duplicates=False)
+    return write_store(path, pieces, dtype=dtype, tidy=tidy, progress=progress)
 
 
 def _stream(name: str, seed: int, piece: int = 0) -> np.random.Generator:
@@ -164,10 +164,7 @@ def _edges(recipe: Recipe, layout: Layout, seed: int) -> Iterator[EdgePiece]:
                 first, second = _inside(layout, begins, slice(low, high), rng)
             else:
                 first, second = _between(recipe, layout, begins, slice(low, high), rng)
-            first, second = layout.ids[first], layout.ids[second]
-            if recipe.undirected:
-                first, second = np.concatenate([first, second]), np.concatenate([second, first])
-            yield EdgePiece(first, second)
+            yield EdgePiece(layout.ids[first], layout.ids[second])
             low = high
 
 
