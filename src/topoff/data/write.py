@@ -29,9 +29,8 @@ def ending_of(out: str, table_format: str | None) -> str:
             f"Expected OUT to end in .npz or to be a folder (got '{out}'); for tables, name a folder and add --format."
         )
     if table_format is not None and table_format not in FORMATS:
-        raise ValueError(
-            f"Expected --format to be {', '.join(FORMATS[:-1])} or {FORMATS[-1]} (got '{table_format}'); or leave it out."
-        )
+        known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise ValueError(f"Expected --format to be {known} (got '{table_format}'); or leave it out.")
     if suffix != ".npz":
         return table_format or ("store" if suffix == ".store" else "parquet")
     if table_format is not None:
@@ -180,5 +179,8 @@ def _label_columns(data: Data) -> dict[str, Any]:
 
 def known_names(data: Data, key: str) -> list[Any]:
     """Return the user's own "node_ids" or "class_names", strings if not all are integers; empty where unknown."""
-    known = list(getattr(getattr(data, "names", None), key, None) or ())
+    names = getattr(data, "names", None)
+    known = list(getattr(names, key, None) or ())
+    if key == "node_ids" and not known and getattr(names, "ids", None) is not None:
+        known = names.ids.to_pylist()
     return known if all(isinstance(name, int) for name in known) else [str(name) for name in known]
