@@ -49,6 +49,7 @@ def exact(
     call: Call | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
+    lockstep: Callable[..., Lockstep] | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
@@ -62,17 +63,18 @@ def exact(
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
+        lockstep: what runs the batches; `SharedLockstep` where other processes run others.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
     model = plain(model)
-    lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
-    lockstep.remember, lockstep.moments = remember, moments
+    steps = (lockstep or Lockstep)(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
+    steps.remember, steps.moments = remember, moments
     try:
-        return lockstep.run_model(model, call)
+        return steps.run_model(model, call)
     except Exception as error:
-        raise_broken(error, lockstep.awake.size)
+        raise_broken(error, steps.awake.size)
 
 
 class Lockstep(Handler):
@@ -151,9 +153,7 @@ class Lockstep(Handler):
             )
         place = f"{first.conv.name}/{self.calls[first.conv.name]}/{first.hop}"
         if first.is_sum:
-            moments = Moments.of(
-                [each.rows for each in handed], [each.nodes for each in self.batches], self.graph.num_nodes
-            )
+            moments = self._summed(handed)
             whole = moments.means
             if self.moments is not None:
                 self.moments[place] = moments
@@ -163,6 +163,10 @@ class Lockstep(Handler):
                 self.remember(place, whole)
         for batch in self.batches:
             batch.shared = whole
+
+    def _summed(self, handed: list[Handed]) -> Moments:
+        """Add up what the batches handed in."""
+        return Moments.of([each.rows for each in handed], [each.nodes for each in self.batches], self.graph.num_nodes)
 
     def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
         """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""

@@ -30,7 +30,7 @@ def sum_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor], 
     parts = [_numbers(each) for each in (*grads, *others)]
     kind = torch.promote_types(torch.float32, _common(parts))
     flat = ranks.sum(torch.cat([each.to(parts[0].device, kind) for each in (*parts, flags)]))
-    *found, some = flat.split([*(len(part) for part in parts), len(flags)])
+    *found, some = torch.split(flat, [*(len(part) for part in parts), len(flags)])
     for parameter, part, known in zip(parameters, found, (some > 0).tolist(), strict=False):
         parameter.grad = torch.empty_like(parameter) if known else None
         if parameter.grad is not None:

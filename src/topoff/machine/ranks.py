@@ -47,11 +47,27 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size, self.sent = rank, size, 0
+        self.counts: dict[str, list[int]] = {}  # of things that were counted: the bytes sent for them, how often
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes and speaks for all."""
         return self.rank == 0
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[None]:
+        """Count what is sent inside `with`.
+
+        >>> ranks = Ranks()
+        >>> with ranks.counting("steps"):
+        ...     _ = ranks.tell(b"go")
+        >>> ranks.counts
+        {'steps': [0, 1]}
+        """
+        before = self.sent
+        yield
+        sent, times = self.counts.get(what, (0, 0))
+        self.counts[what] = [sent + self.sent - before, times + 1]
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up a tensor of all processes, in place; return it."""
