@@ -175,7 +175,7 @@ class Loader:
                 owner[nodes] = number % ranks.size
             own = torch.cat([(owner == ranks.rank).nonzero().view(-1), *(batch.n_id for batch in batches)])
             reads = read_by(self.graph, self.plan, own)
-            reads[own] = True
+            reads[slice(None) if self.sets.regroup else own] = True  # batches of later epochs may read any row
             self._share = self.cut_for, Share(ranks, owner, reads=reads)
         return self._share[1]
 
