@@ -18,6 +18,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "drop": {"method": "drop", "rank": None, "refresh": None},
 }
 
+KINDS: list[dict[str, Any]] = [{}, {"train_only": True}, {"rank": 0}, {"estimator": "paper"}, {"rank": 0.9}]
+
 
 def same(one: dict[str, Any], other: dict[str, Any], *, to: float) -> None:
     """Demand equal losses, weights and scores."""
@@ -53,9 +55,7 @@ def test_float32_to_a_thousandth() -> None:  # its Gram matrices, added up in an
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(
-    "settings", [{}, {"train_only": True}, {"rank": 0}, {"estimator": "paper"}, {"rank": 0.9}], ids=repr
-)
+@pytest.mark.parametrize("settings", KINDS, ids=repr)
 @pytest.mark.parametrize("kind", MODELS)
 def test_exact_inference_of_several_processes_is_exact(kind: str, settings: dict[str, Any]) -> None:
     if settings and kind not in ("gcn", "gat"):

@@ -27,6 +27,7 @@ from topoff.cli.flags import (
 )
 from topoff.machine.ranks import LostError, Ranks, joined
 from topoff.training.config import Config, make_config
+from topoff.training.followers import check_shareable, give_orders
 from topoff.training.new_run import has_trained
 from topoff.training.records import Result
 from topoff.training.run_folder import RunFolder
@@ -76,6 +77,8 @@ def train(
     refuse_two_seeds(seeds, *given[2:])
     others = {"--out": out, "--seeds": seeds, "--overwrite": overwrite or None, "--repeat": repeat}
     with joined() as ranks:
+        if ranks.size > 1 and resume is repeat is None:  # in all of them, which then say the same
+            check_shareable(make_config(*given), processes=ranks.size)
         if not ranks.is_first:
             _follow(ranks, trust=trust)
             return
@@ -98,7 +101,7 @@ def train(
             held = work.held(command(), overwrite=overwrite, new=resume is None and not again)
             with held:
                 _train(work, ranks, tensorboard=tensorboard, as_json=as_json, quiet=quiet, trust=trust)
-        _dismiss(ranks)
+        give_orders(ranks, None)
     if repeat is not None and not dry_run:
         _compare_weights(repeat, work.top, work.records)
 
@@ -139,14 +142,6 @@ def _follow(ranks: Ranks, *, trust: bool) -> None:
                 training = follow(ranks, listener=interruption, trust=trust) is not None
         except KeyboardInterrupt:
             raise typer.Exit(1) from None
-
-
-def _dismiss(ranks: Ranks) -> None:
-    """Tell the other processes that nothing is left."""
-    if ranks.size > 1:
-        from topoff.training.followers import give_orders
-
-        give_orders(ranks, None)
 
 
 def _compare_weights(old: Path, new: Path, places: Iterable[Path]) -> None:
