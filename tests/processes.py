@@ -2,7 +2,7 @@
 
 A test file imports it with `from processes import together`. The variables are those that torchrun sets; a server that
 has imported torch once forks the processes, so that they start in milliseconds. A function must be importable, so those
-of the laws are in `laws/shared_work.py`.
+of the tests are in `shared_work.py`.
 """
 
 from __future__ import annotations

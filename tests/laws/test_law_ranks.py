@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from shared_work import MODELS, graph, predicted, trained
 
 from processes import alone, together
+from shared_work import MODELS, graph, predicted, trained
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "gcn, batch norm": {"norm": "batch", "class_weight": "balanced"},
@@ -67,3 +67,9 @@ def test_exact_inference_of_several_processes_is_exact(kind: str, settings: dict
     for found in together(predicted, kind, settings):
         for one, other in zip(found, truth, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_an_orthonormal_basis_of_all_nodes_is_refused() -> None:
+    for found in together(predicted, "gcn", {"estimator": "released"}):
+        with pytest.raises(ValueError, match=r"Expected estimator 'ridge' or 'paper' with several processes \(got 'r"):
+            raise found

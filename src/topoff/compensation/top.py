@@ -121,7 +121,8 @@ class TOP(Learner):
         if self.inits < 1:
             raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
         self.tolerance, self.seed, self.cache, self._loader = tolerance, seed, cache, None
-        self.ranks, self.accumulate = ranks or Ranks(), accumulate or (ranks.size if ranks else 1)
+        self.ranks = ranks or Ranks()
+        self.accumulate = self.ranks.size if accumulate is None else accumulate
 
     # ---- training
 
