@@ -82,7 +82,7 @@ def predicted(ranks: Ranks, kind: str, settings: dict[str, Any]) -> tuple[Tensor
     """Return the exact outputs of all nodes."""
     torch.manual_seed(0)
     model, data = MODELS[kind]().double(), graph(directed=True)
-    given = {"ratio": 0.2, "batches": "random", "rank": 4, "tolerance": 99.0} | settings
+    given: dict[str, Any] = {"ratio": 0.2, "batches": "random", "rank": 4, "tolerance": 99.0} | settings
     top = TOP(model, data, ranks=ranks, **given)
     top.refresh()
     out: tuple[Tensor, Tensor] = top.predict()
