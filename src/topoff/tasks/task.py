@@ -71,14 +71,15 @@ class Task:
         That is its training nodes, by the weights of their classes; 1 where losses are weighted already, and 0 of a
         batch without targets.
         """
-        if not batch.batch_size:
+        size: int | None = batch.get("batch_size")
+        if size == 0:
             return 0.0
-        rows = batch.train_mask[: batch.batch_size].nonzero().view(-1)
+        rows = batch.train_mask[:size].nonzero().view(-1)
         if "loss_weight" in batch:
             return float(len(rows) > 0)
         if self.weight is None or self.kind in ("multilabel", "regression"):
             return float(len(rows))
-        return float(self.weight[batch.y.index_select(0, rows).cpu()].double().sum())
+        return float(self.weight.cpu().double()[batch.y.index_select(0, rows).cpu()].sum())
 
     def predictions(self, out: Tensor) -> Tensor:
         """Return outputs in the units of the labels: targets (n,) for regression, else the logits as they are."""
