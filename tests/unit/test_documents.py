@@ -43,7 +43,8 @@ def test_every_equation_of_the_paper_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/method.md"]
+    "name",
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/method.md", "docs/distributed.md"],
 )
 def test_links_lead_somewhere(name: str) -> None:
     page = ROOT / name

@@ -74,7 +74,9 @@ class NodeSets:
         """Count the batches of an epoch: `round(1 / ratio)`, at least 1."""
         return count_batches(self.ratio)
 
-    def fit(self, data: Data, *, progress: Announce | None = None, cache: bool = False) -> NodeSets:
+    def fit(
+        self, data: Data, *, progress: Announce | None = None, cache: bool = False, parts: Tensor | None = None
+    ) -> NodeSets:
         """Partition the graph of `data` (`edge_index`, `edge_weight` if present, `train_mask` with `train_only`).
 
         Args:
@@ -82,6 +84,7 @@ class NodeSets:
             progress: receives a line of text before each stage.
             cache: keep the parts in `cache_dir()` and take them from there the next time; they are the
                 same either way. Method "random" without `parts` has nothing to keep.
+            parts: (n,) the part of every node, where another process has found them.
 
         Returns:
             This object, with `parts_` and `nodes_`.
@@ -105,7 +108,7 @@ class NodeSets:
                 f"Expected 'ratio' to give at most {len(nodes)} batches, one per node to batch "
                 f"(got {self.ratio}, {len(self)} batches); choose a larger ratio."
             )
-        self.parts_ = self._fitted(data, nodes, progress=progress, cache=cache)
+        self.parts_ = self._fitted(data, nodes, progress=progress, cache=cache) if parts is None else parts
         self.nodes_, self._pairs = torch.from_numpy(nodes), _label_pairs(data)
         return self
 

@@ -28,6 +28,7 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "offset": "with estimator ridge and a refresh",
     "fanout": "the method's own",
     "mix": "the method's own",
+    "accumulate": "as many as there are processes",
     "epochs": f"{EPOCHS}, without --seconds",
     **dict.fromkeys(("root", "parts", "inits", "seconds")),
 }

@@ -101,11 +101,26 @@ def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
         "peak memory": "-" if peak is None else readable(peak * 2**20),
         "parameters": f"{result['parameters']:,}",
     }
+    rows |= _traffic(result)
     if "seeds" in result:
         rows["seeds"] = ", ".join(map(str, result["seeds"]))
     graph = graph_name(result["dataset"], result.get("stand_in"))
     print_pairs(f"{graph}: {result['model']}, {result['method']}", rows)
     print_lines([f"run: {folder}   report: {page}"])
+
+
+def _traffic(result: Mapping[str, Any]) -> dict[str, str]:
+    """Say what passed between processes, beside what other methods would send; nothing where there was one."""
+    if not result.get("processes"):
+        return {}
+    rivals = result["rivals_bytes_per_epoch"] or {}
+    others = "".join(f"; {name} would send {readable(number)}" for name, number in rivals.items())
+    refresh = result["bytes_per_refresh"]
+    return {
+        "processes": str(result["processes"]),
+        "sent per epoch": f"{readable(result['bytes_per_epoch'])}{others}",
+        "sent per refresh": "-" if refresh is None else readable(refresh),
+    }
 
 
 def _spread(value: Any, *, metric: str = "accuracy") -> str:

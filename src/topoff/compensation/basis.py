@@ -5,24 +5,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from topoff.compensation.certificate import Residual
 from topoff.compensation.embeddings import embed, random_network, unreset_parameter
-from topoff.compensation.factors import share_outside
+from topoff.compensation.factors import message_row, share_outside
 from topoff.compensation.loader import Loader
 from topoff.compensation.principal import Principal
 from topoff.compensation.refresh import Refreshing
 from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, evaluating, plain
-from topoff.forward.exact import Remember, exact
+from topoff.forward.exact import Lockstep, Remember, exact
 from topoff.forward.fingerprint import described, fingerprint
+from topoff.forward.share import SharedLockstep
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
@@ -44,6 +45,7 @@ class Basis:
         call: how to call the model on a batch, where names do not suffice.
 
     >>> import torch
+    >>> from torch_geometric.data import Data
     >>> from torch_geometric.nn import GCN
     >>> from topoff import TOP, load
     >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
@@ -89,7 +91,8 @@ class Basis:
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
         self.refreshing.begin(price=self._price(), outside=self._outside())
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
-        if cache and self.compensator.rank and fixed and not self.offset and self.call is None:
+        alone = self.loader.ranks.size == 1
+        if cache and self.compensator.rank and fixed and not self.offset and self.call is None and alone:
             key = f"compensation-{self._fingerprint(networks)}"
             self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:
@@ -108,7 +111,8 @@ class Basis:
 
     def _start(self) -> Principal:
         """Begin a basis; of few nodes in batches, of what these see."""
-        return self.compensator.start(self.loader.graph, self.loader.plan, sight=self.loader.sight())
+        loader = self.loader
+        return self.compensator.start(loader.graph, loader.plan, sight=loader.sight(), share=loader.share())
 
     def _seen(self, *sinks: Remember) -> Remember:
         """Return what hands over what the batches see of rows, or all of them."""
@@ -131,13 +135,20 @@ class Basis:
 
         By counting, for seconds would make a run another one on every machine.
         """
-        batches = self.loader.batches()
-        trained = sum(len(each.n_id) for each in batches if "train_mask" not in each or bool(each.train_mask.any()))
-        return WORK * self.loader.graph.num_nodes / max(1, trained)
+        loader = self.loader
+        rows = [
+            [float(len(each.n_id) if "train_mask" not in each or bool(each.train_mask.any()) else 0)]
+            for each in loader.batches()
+        ]
+        return WORK * loader.graph.num_nodes / max(1.0, sum(row[0] for row in loader.pooled(rows)))
 
     def _outside(self) -> float:
         """Return the share of the messages that comes from outside the batches."""
-        return share_outside(batch.supplement.structure for batch in self.loader.batches())
+        structures = [batch.supplement.structure for batch in self.loader.batches()]
+        if self.loader.ranks.size == 1:
+            return share_outside(structures)
+        outside, inside = map(sum, zip(*self.loader.pooled([message_row(each) for each in structures]), strict=True))
+        return float(outside / (outside + inside)) if outside else 0.0
 
     def due(self) -> bool:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
@@ -169,7 +180,7 @@ class Basis:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
         if not self.compensator.rank_:  # nothing is compensated but by offsets, or nothing needs to be
             missed = 1.0 if self.compensator.rank == 0 else 0.0
-            self._certificates = missed, [missed] * len(self.loader.batches())
+            self._certificates = missed, [missed] * self.loader.count
             return missed
         if network is None:
             random = self.held_out and unreset_parameter(self.model) is None
@@ -187,6 +198,7 @@ class Basis:
 
     def _take(self, residual: Residual) -> float:
         """Keep the certificates, and warn of a bad one."""
+        residual.pool(self.loader.pooled)
         pooled = residual.pooled()
         self._certificates = pooled, residual.per_batch()
         if pooled > self.tolerance:
@@ -202,8 +214,8 @@ class Basis:
     def exact(self) -> Any:
         """Return the exact output for every node, in eval mode; (n, out)."""
         self._recheck(self.model)
-        loader = self.loader
-        return exact(self.model, loader.graph, self._pieces(), plan=loader.plan, call=self.call)
+        loader, pieces = self.loader, self.loader.pieces()
+        return exact(self.model, loader.graph, pieces, plan=loader.plan, call=self.call, lockstep=self._lockstep())
 
     def embed(self, network: nn.Module, collect: Remember, *, current: bool = False, last: str | None = None) -> Any:
         """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out).
@@ -221,7 +233,7 @@ class Basis:
         loader = self.loader
         kept = loader.plan.moments if current and self.refreshing.interval else None
         given: dict[str, Any] = {"plan": loader.plan, "collect": noting, "call": self.call, "last": last}
-        return embed(network, loader.graph, self._pieces(), moments=kept, **given)
+        return embed(network, loader.graph, loader.pieces(), moments=kept, lockstep=self._lockstep(), **given)
 
     def _recheck(self, network: nn.Module) -> None:
         """Compare exact batches with the plain forward on another piece than before."""
@@ -230,10 +242,10 @@ class Basis:
             check_same_convs(network, self.loader.plan)
         recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
 
-    def _pieces(self) -> list[Data] | list[Tensor]:
-        """Return batches that hold every node once: those at hand where they do, else node sets."""
-        sets = self.loader.sets
-        return self.loader.batches() if sets.covers else sets.cover()
+    def _lockstep(self) -> Callable[..., Lockstep] | None:
+        """Return what runs the batches of several processes in step; None where this one is alone."""
+        share = self.loader.share()
+        return None if share is None else partial(SharedLockstep, share=share)
 
     # ---- resuming
 

@@ -30,6 +30,7 @@ from topoff.compensation.factors import Compensation
 from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
 from topoff.compensation.sight import Sight, incoming, ways_into
 from topoff.forward.plan import Plan
+from topoff.forward.share import Share
 from topoff.forward.structure import Structure
 from topoff.graph.graph import Chain, Graph
 from topoff.graph.operators import full_type
@@ -96,15 +97,23 @@ class Compensator:
             principal.add(block)
         return self.finish(principal)
 
-    def start(self, graph: Graph, plan: Plan, *, sight: Sight | None = None) -> Principal:
+    def start(
+        self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None
+    ) -> Principal:
         """Return an empty basis to which blocks are added one by one; end with `finish`.
 
-        They are embeddings of all nodes, (n, d), or what some batches see of them.
+        They are embeddings of all nodes, (n, d), or what some batches see of them. Of several processes each adds the
+        rows of its `share` of the nodes.
         """
         self.check()
+        if share is not None and self.estimator == "released":
+            raise ValueError(
+                "Expected estimator 'ridge' or 'paper' with several processes (got 'released', whose basis is made "
+                "orthonormal over all nodes); use one of them, or one process."
+            )
         self._graph, self._plan, self.sight = graph, plan, sight
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
-        return Principal(width, dtype=self._dtype)
+        return Principal(width, dtype=self._dtype, share=share)
 
     @full_precision()
     def finish(self, principal: Principal) -> Compensator:

@@ -20,7 +20,7 @@ exact at the refresh whatever the rank is. It is added before a conv's weights, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -44,13 +44,24 @@ def share_outside(structures: Iterable[Structure]) -> float:
     """Return the share of all messages that comes from outside the batches, by weight."""
     outside = total = 0.0
     for structure in structures:
-        for spot in structure.spots.values():
-            found, inside = (float(each.values.abs().sum()) for each in (spot.halo, spot.within))
+        for found, inside in messages_of(structure):
             outside, total = outside + found, total + found + inside
-        for near in structure.around.values():
-            outside += int((near.edge_index[0] >= len(structure.nodes)).sum())
-            total += near.edge_index.size(1)
     return outside / total if total else 0.0
+
+
+def messages_of(structure: Structure) -> Iterator[tuple[float, float]]:
+    """Yield the messages from outside and from inside a batch, by weight, for every way in."""
+    for spot in structure.spots.values():
+        yield float(spot.halo.values.abs().sum()), float(spot.within.values.abs().sum())
+    for near in structure.around.values():
+        outside = int((near.edge_index[0] >= len(structure.nodes)).sum())
+        yield outside, near.edge_index.size(1) - outside
+
+
+def message_row(structure: Structure) -> list[float]:
+    """Return the messages from outside and from inside a batch, over all ways in."""
+    found = list(messages_of(structure))
+    return [sum((outside for outside, _ in found), 0.0), sum((inside for _, inside in found), 0.0)]
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,20 +12,13 @@ from torch_geometric.data import Data
 from topoff.batching.node_sets import NodeSets
 from topoff.batching.overlapping_sets import SampledSets, named_sets
 from topoff.batching.ratio import chosen_ratio
+from topoff.batching.together import check_processes, fit_together
 from topoff.compensation.basis import Basis
-from topoff.compensation.certificate import BatchReport, describe_batch
+from topoff.compensation.certificate import BatchReport, as_row, describe_batch, report_of
 from topoff.compensation.compensated import Compensated
-from topoff.compensation.embeddings import random_network
+from topoff.compensation.embeddings import random_networks
 from topoff.compensation.estimator import Compensator, has_offset, usual_rank
-from topoff.compensation.fidelity import (
-    Fidelity,
-    LayerErrors,
-    compare_gradients,
-    gradient,
-    gradient_memory,
-    one_tensor,
-    output_error,
-)
+from topoff.compensation.fidelity import Fidelity, LayerErrors, gradient_gap, gradient_memory, one_tensor, output_error
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
 from topoff.data.split import given_masks
@@ -35,6 +28,7 @@ from topoff.forward.subgraph import whole_graph
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.machine.memory import readable
+from topoff.machine.ranks import Ranks
 from topoff.tasks.metrics import score
 from topoff.tasks.task import Loss, default_loss
 
@@ -68,6 +62,8 @@ class TOP(Learner):
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
         cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
+        accumulate: batches of a step, where you take it after several; by default as many as there are processes.
+        ranks: the processes that share out batches and exact inference, all with the same graph (docs/distributed.md).
         progress: told what is being done, how much of it is done and how much there is.
 
     >>> import torch, topoff
@@ -105,6 +101,8 @@ class TOP(Learner):
         fast_dropout: bool = False,
         cache: bool = False,
         call: Call | None = None,
+        accumulate: int | None = None,
+        ranks: Ranks | None = None,
         progress: Progress | None = None,
     ) -> None:
         super().__init__(model, data, call=call, fast_dropout=fast_dropout, progress=progress)
@@ -123,6 +121,8 @@ class TOP(Learner):
         if self.inits < 1:
             raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
         self.tolerance, self.seed, self.cache, self._loader = tolerance, seed, cache, None
+        self.ranks = ranks or Ranks()
+        self.accumulate = self.ranks.size if accumulate is None else accumulate
 
     # ---- training
 
@@ -149,6 +149,7 @@ class TOP(Learner):
         """
         if self._loader is not None:
             return self._loader
+        check_processes(self.ranks, accumulate=self.accumulate, batches=len(self.sets))
         self.graph = Graph(self.data)
         plan = make_plan(self.model, self.graph, call=self.call)
         looks_out = self.compensator.rank or self.offset or self.keeps_features
@@ -156,10 +157,10 @@ class TOP(Learner):
         self._announce(plan.remarks())
         self._tell("partitioning", 0, 1)
         if self.sets.parts_ is None:
-            self.sets.fit(self.data, cache=self.cache)
+            fit_together(self.sets, self.data, ranks=self.ranks, cache=self.cache)
         self._tell("partitioning", 1, 1)
         seen: dict[str, Any] = {"compensator": self.compensator, "seed": self.seed, "progress": self.progress}
-        loader = Loader(self.graph, self.plan, sets=self.sets, **seen)
+        loader = Loader(self.graph, self.plan, sets=self.sets, accumulate=self.accumulate, ranks=self.ranks, **seen)
         loader.position.epoch = epoch
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
         basis = Basis(self.model, loader, refreshing=self.refreshing, offset=self.offset, call=self.call, **settings)
@@ -177,7 +178,8 @@ class TOP(Learner):
         The old basis is certified on the new embeddings.
         """
         self.refreshed_at = self.prepare().position.epoch
-        return self.basis.refresh(output=output)
+        with self.ranks.counting("refresh"):
+            return self.basis.refresh(output=output)
 
     def exact(self) -> tuple[Any, bool]:
         """Return the exact output, and whether the basis was refreshed: where it is due, one forward gives both."""
@@ -211,16 +213,15 @@ class TOP(Learner):
         batches, layers = self.prepare().batches(), LayerErrors()
         with evaluating(self.model):
             truth = one_tensor(self.basis.embed(self.model, layers.add_exact), purpose="fidelity()")
-            error, _ = output_error(lambda batch: self._watched(batch, layers), batches, truth)
-        gradient_error = cosine = None
+            error, _ = output_error(layers.watching(self.forward, self.handler), batches, truth)
+        missed = cosine = None
         if gradients:
-            loss = loss or default_loss(self.data.y)
             need = readable(gradient_memory(self.model, self.data))
             self._tell(f"gradient of the whole graph, about {need}", 0, 1)
             whole = whole_graph(self.graph, self.plan).to(self.device)
-            exact, estimate = (gradient(self.model, self, each, loss=loss) for each in ([whole], batches))
-            gradient_error, cosine = compare_gradients(estimate, exact)
-        return Fidelity(1 - error, error, layers.values(), gradient_error, cosine, self.certificate_)
+            loss = loss or default_loss(self.data.y)
+            missed, cosine = gradient_gap(self.model, self, batches, whole=whole, loss=loss)
+        return Fidelity(1 - error, error, layers.values(), missed, cosine, self.certificate_)
 
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation.
@@ -232,8 +233,9 @@ class TOP(Learner):
 
     def report(self) -> list[BatchReport]:
         """Describe the compensation of every batch: size, boundary, rank kept, condition, certificate."""
-        batches = self.prepare().batches()
-        return [describe_batch(*pair) for pair in zip(batches, self.certificates_, strict=True)]
+        loader, own = self.prepare(), self.certificates_[self.ranks.rank :: self.ranks.size]
+        rows = [as_row(describe_batch(*pair)) for pair in zip(loader.batches(), own, strict=True)]
+        return [report_of(row) for row in loader.pooled(rows)]
 
     @property
     def certificate_(self) -> float:
@@ -284,16 +286,14 @@ class TOP(Learner):
 
     def _random_networks(self) -> list[nn.Module]:
         """Return the random initialisations behind the first basis; none where nothing is compensated."""
-        inits = self.inits if self.compensator.rank else 1
-        return [random_network(self.model, number, seed=self.seed) for number in range(1, inits)]
+        return random_networks(self.model, self.inits - 1 if self.compensator.rank else 0, seed=self.seed)
 
-    def _watched(self, batch: Data, layers: LayerErrors) -> Any:
-        """Run a batch and compare what its convs read."""
-        self.handler.collect = layers.comparing(batch.n_id)
-        try:
-            return self.forward(batch)
-        finally:
-            self.handler.collect = None
+    def _pooled(self, outputs: Tensor) -> Tensor:
+        """Return the outputs (n, out) of the batches of all processes; the mean where several have a node."""
+        if self.ranks.size == 1:
+            return outputs
+        known = ~outputs.flatten(1).isnan().any(dim=1).view(-1, *[1] * (outputs.dim() - 1))
+        return self.ranks.sum(outputs.where(known, 0.0)) / self.ranks.sum(known.to(outputs.dtype))  # 0 / 0 is NaN
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress:

@@ -217,7 +217,11 @@ class Learner(ABC):
                 whole = out.new_full((int(self.data.num_nodes or 0), *out.shape[1:]), float("nan"))
             whole[nodes] = out
         assert whole is not None
-        return whole
+        return self._pooled(whole)
+
+    def _pooled(self, outputs: Tensor) -> Tensor:
+        """Return the outputs (n, out) of all processes; here there is one."""
+        return outputs
 
     def _seen(self, batch: Data) -> tuple[Tensor, Tensor]:
         with evaluating(self.model):

@@ -55,6 +55,7 @@ def exact(
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
     last: str | None = None,
+    lockstep: Callable[..., Lockstep] | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
@@ -69,17 +70,18 @@ def exact(
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
         last: the place whose input is the last that anybody wants; nothing behind it is computed.
+        lockstep: what runs the batches; `SharedLockstep` where other processes run others.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
     model = plain(model)
-    lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
-    lockstep.remember, lockstep.moments, lockstep.last = remember, moments, last
+    steps = (lockstep or Lockstep)(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
+    steps.remember, steps.moments, steps.last = remember, moments, last
     try:
-        return lockstep.run_model(model, call)
+        return steps.run_model(model, call)
     except Exception as error:
-        raise_broken(error, lockstep.awake.size)
+        raise_broken(error, steps.awake.size)
 
 
 class Lockstep(Handler):
@@ -170,9 +172,7 @@ class Lockstep(Handler):
             )
         place = f"{first.conv.name}/{self.calls[first.conv.name]}/{first.hop}"
         if first.is_sum:
-            moments = Moments.of(
-                [each.rows for each in handed], [each.nodes for each in self.batches], self.graph.num_nodes
-            )
+            moments = self._summed(handed)
             whole = moments.means
             if self.moments is not None:
                 self.moments[place] = moments
@@ -183,6 +183,10 @@ class Lockstep(Handler):
         for batch in self.batches:
             batch.shared = whole
         return place
+
+    def _summed(self, handed: list[Handed]) -> Moments:
+        """Add up what the batches handed in."""
+        return Moments.of([each.rows for each in handed], [each.nodes for each in self.batches], self.graph.num_nodes)
 
     def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
         """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""

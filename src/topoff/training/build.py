@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 from topoff.data.archive import check_memory
 from topoff.forward.call import Progress
+from topoff.machine.ranks import Ranks
 from topoff.machine.user_code import user_code
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
@@ -37,13 +38,13 @@ class Setup:
     model: nn.Module  # initialised, on its device
 
 
-def make_setup(config: Config, data: Data) -> Setup:
-    """Choose what the settings leave open from the graph; find the task and build the model.
+def make_setup(config: Config, data: Data, *, processes: int = 1) -> Setup:
+    """Choose what the settings leave open from the graph, and the number of processes; find the task, build the model.
 
     Raises:
         ValueError: there is no such metric, model or device, or it does not suit the graph.
     """
-    chosen, choices = choose(config, data)
+    chosen, choices = choose(config, data, processes=processes)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
     size = int(data.num_nodes or 0) * task.outputs * data.x.element_size()
     remedy = "merge classes, or, if y is a quantity, make it floating point"
@@ -64,12 +65,23 @@ def make_setup(config: Config, data: Data) -> Setup:
     return Setup(chosen, choices, data, task, class_names(data, task), model)
 
 
-def make_method(setup: Setup, *, progress: Progress | None = None) -> Method:
-    """Build the method of a setup, around its model."""
+def make_method(setup: Setup, *, progress: Progress | None = None, ranks: Ranks | None = None) -> Method:
+    """Build the method of a setup, around its model, for the processes that train together."""
     config, kind = setup.config, METHODS[setup.config.method]
     settings = {name: value for name in kind.settings if (value := getattr(config, name)) is not None}
     shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
-    return kind(setup.model, setup.data, **settings, **shared)
+    together = {"ranks": ranks} if ranks and ranks.size > 1 else {}
+    return kind(setup.model, setup.data, **settings, **shared, **together)
+
+
+def batches_per_step(config: Config) -> int:
+    """Return how many batches a step has: as many as the settings say, of a method that reads them.
+
+    >>> from topoff.training.config import make_config
+    >>> [batches_per_step(make_config({"dataset": "x", "method": method, "accumulate": 2})) for method in ("top", "ns")]
+    [2, 1]
+    """
+    return (config.accumulate or 1) if "accumulate" in METHODS[config.method].settings else 1
 
 
 def class_names(data: Data, task: Task) -> list[str]:

@@ -41,7 +41,7 @@ class Choice:
     why: str
 
 
-def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
+def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, list[Choice]]:
     """Return the settings with nothing left open, and the choices that were made."""
     nodes, choices = int(data.num_nodes or 0), list[Choice]()
 
@@ -75,6 +75,8 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     for name in USUAL:
         if name in read:
             take(name, _usual(METHODS[config.method], name), f"usual for {config.method}")
+    if processes > 1:
+        take("accumulate", processes, "one batch for every process")
     if config.seconds is None:  # else they are spread over the time
         take("eval_every", *_evaluations(config, nodes, refreshes="refresh" in read))
     choices.sort(key=lambda choice: list(FIELDS).index(choice.what))  # as they are written, and read again

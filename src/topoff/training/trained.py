@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.compensation.fidelity import fidelity_of
 from topoff.compensation.top import TOP
 from topoff.data.check import row_normalized
 from topoff.data.encoding import check_encoding
@@ -28,7 +29,6 @@ from topoff.training.build import class_names, device_of, model_for
 from topoff.training.checkpoints import trained_weights
 from topoff.training.config import Config, make_config
 from topoff.training.defaults import choose
-from topoff.training.loop import fidelity_of
 from topoff.training.records import Result, seal_of
 from topoff.training.run_folder import RunFolder
 from topoff.training.state import data_hash, load_weights

@@ -405,6 +405,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "outer_decay": (weights, 0.5, FULL),
     "schedule": (rates, "cosine", FULL | {"epochs": 2}),
     "warmup": (rates, 1, FULL),
+    "accumulate": (losses, 2, {"epochs": 2}),
     "clip": (weights, 0.001, FULL | {"optimizer": "sgd"}),
     "patience": (epochs, 1, FULL | {"epochs": 4, "lr": 1e-9}),
     "class_weight": (losses, "balanced", FULL),
