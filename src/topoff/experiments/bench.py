@@ -130,7 +130,7 @@ class Bench:
 
     def epoch(self) -> Iterator[Promise]:
         """Compare epochs on a stand-in of arxiv: TOP, the same batches without compensation, and plain PyG."""
-        graph = self.graph("arxiv")
+        graph = self.graph("arxiv", scale=self.smaller)
         top = self.train("top", graph, epochs=20, eval_every=20, gradients=True, **GCN)
         drop = self.train("drop", graph, epochs=5, eval_every=5, **GCN)
         plain = self.plain(graph)
@@ -161,7 +161,7 @@ class Bench:
         from topoff.data.load import load
         from topoff.training.build import make_setup
 
-        graph = self.graph("arxiv")
+        graph = self.graph("arxiv", scale=self.smaller)
         for method, more in [*((name, {}) for name in METHODS), ("top", {"train_only": True})]:
             settings: dict[str, Any] = {**GCN, **more}
             run = self.train(method, graph, epochs=3, eval_every=3, **settings)
@@ -177,7 +177,12 @@ class Bench:
 
     # ---- what is measured
 
-    def graph(self, name: str, *, scale: float = 1.0) -> Path:
+    @property
+    def smaller(self) -> float:
+        """The scale of the smaller graph: all of it, unless products is less than a tenth of its size."""
+        return min(1.0, 10 * self.scale)
+
+    def graph(self, name: str, *, scale: float) -> Path:
         """Generate a stand-in, once."""
         path = self.folder / f"{name}-{scale:g}"
         if not path.is_dir():
