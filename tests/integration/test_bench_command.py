@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from commands import call
+from topoff.experiments import bench as room
 
 
 def test_bench_prints_every_ratio_and_exits_by_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(room, "GIB", 1)  # nothing has so little memory
     words = ("--only", "products", "--scale", "0.002", "--repeats", "1", "--out", tmp_path / "bench")
-    done = call("bench", *words, "--json", "--quiet", capture=capfd, code=1)  # so small, no promise of speed is met
+    done = call("bench", *words, "--json", "--quiet", capture=capfd, code=1)
     found = json.loads(done.out.splitlines()[-1])
-    assert not found["met"]
+    assert [promise["met"] for promise in found["promises"]][0] is found["met"] is False
     names = [promise["name"] for promise in found["promises"]]
     assert "GAS epoch / TOP epoch, train_only" in names
     assert "fidelity of train_only batches" in names

@@ -39,10 +39,11 @@ def written(folder: Path) -> RunFolder:
         (Promise("a", 7.3, at_least=8.0), True),
         (Promise("a", 7.1, at_least=8.0), False),
         (Promise("a", math.nan, at_most=1.0), False),
+        (Promise("a", 0.969, at_least=0.97, margin=0), False),
         (Promise("a", 5.0), None),
     ],
 )
-def test_a_promise_is_met_within_a_tenth_and_never_by_no_number(promise: Promise, met: bool | None) -> None:
+def test_a_promise_is_met_within_a_tenth_and_never_by_no_number(promise: Promise, *, met: bool | None) -> None:
     assert promise.met is met
     assert promise.json()["met"] is met
 
