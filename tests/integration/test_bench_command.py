@@ -17,7 +17,7 @@ def test_bench_prints_every_ratio_and_exits_by_them(
     words = ("--only", "products", "--scale", "0.002", "--repeats", "1", "--out", tmp_path / "bench")
     done = call("bench", *words, "--json", "--quiet", capture=capfd, code=1)
     found = json.loads(done.out.splitlines()[-1])
-    assert [promise["met"] for promise in found["promises"]][0] is found["met"] is False
+    assert found["promises"][0]["met"] is found["met"] is False
     names = [promise["name"] for promise in found["promises"]]
     assert "GAS epoch / TOP epoch, train_only" in names
     assert "fidelity of train_only batches" in names
