@@ -3,8 +3,8 @@
     python scripts/scale.py run [--scales 0.0625,0.125,0.25,0.5,1] [--out runs/scale] [--gas 0.25]
     python scripts/scale.py write
 
-Every run is `topoff train` in a process of its own, with an empty cache and default settings, one after the other: run it
-alone on the machine. What is finished in --out is not run again. The page also shows what `topoff bench --out DIR`
+Every run is `topoff train` in a process of its own, with an empty cache and default settings, one after the other: run
+it alone on the machine. What is finished in --out is not run again. The page also shows what `topoff bench --out DIR`
 measured, where its bench.json is copied to docs/results/bench.json, and the run out of core of `scripts/cgroup.py`.
 """
 
@@ -100,15 +100,15 @@ def draw(rows: list[Row]) -> None:
 def table(rows: list[Row]) -> list[str]:
     """Write the rows as Markdown."""
     names = {"top": "TOP, SAGE 3 x 256", "top-deep": "TOP, GCNII + JK 5 x 128", "gas": "GAS, SAGE 3 x 256"}
-    lines = [
-        "| | nodes | edges | generated, s | preparation, s | exact pass, s | epoch, s | with refreshes, s | fidelity | test | peak |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    times = ("generated", "preparation", "exact pass", "epoch", "with refreshes")
+    columns = ["", "nodes", "edges", *(f"{name}, s" for name in times), "fidelity", "test", "peak"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in rows:
         numbers = (row["generate"], row["preprocess_seconds"], row["evaluation"], row["epoch"], row["epoch_seconds"])
         peak = readable(row["peak_rss_mb"] * 2**20)
         cells = [names[row["name"]], f"{row['nodes']:,}", f"{row['edges']:,}", *(f"{each:.2f}" for each in numbers)]
-        lines.append(f"| {' | '.join([*cells, f'{row["fidelity"]:.2%}', f'{row["test"]:.2%}', peak])} |")
+        cells += [f"{row['fidelity']:.2%}", f"{row['test']:.2%}", peak]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -120,8 +120,9 @@ def write() -> None:
     lines = [
         "# A large graph on a small machine",
         "",
-        "Written by `scripts/scale.py`. Stand-ins of ogbn-products (generated communities; no score here says anything about the published graph), "
-        "8 % training nodes, batched alone (`train_only`), five epochs, exact evaluation at the end, default settings. "
+        "Written by `scripts/scale.py`. Stand-ins of ogbn-products (generated communities; no score here says anything "
+        "about the published graph), 8 % training nodes, batched alone (`train_only`), five epochs, exact evaluation at "
+        "the end, default settings. "
         f"{about['machine']}, load before {about['load_before']}.",
         "",
         "![Seconds and memory against nodes](scale.svg)",
