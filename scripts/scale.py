@@ -121,8 +121,8 @@ def write() -> None:
         "# A large graph on a small machine",
         "",
         "Written by `scripts/scale.py`. Stand-ins of ogbn-products (generated communities; no score here says anything "
-        "about the published graph), 8 % training nodes, batched alone (`train_only`), five epochs, exact evaluation at "
-        "the end, default settings. "
+        "about the published graph), 8 % training nodes, batched alone (`train_only`), five epochs, exact evaluation "
+        "at the end, default settings. "
         f"{about['machine']}, load before {about['load_before']}.",
         "",
         "![Seconds and memory against nodes](scale.svg)",
