@@ -5,7 +5,7 @@
 | .npz, with a dense x | x, edge_index, edge_weight | labels, split, names |
 | .npz of another layout, PyG datasets | - | all |
 | csv, parquet | edges | nodes: how a column becomes features depends on all of its values |
-| OGB's raw folder | edges, features | labels, split |
+| OGB's raw folder, large published graphs | edges, features | labels, split |
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from topoff.data.layout import CSR, LAYOUT
 from topoff.data.load import data_of_arrays, data_of_tables, load
 from topoff.data.npz import unify
 from topoff.data.ogb_raw import is_ogb, read_ogb
+from topoff.data.published import RAW
 from topoff.data.refusal import refuse, within
 from topoff.data.sources import Source, find_source, graph_file
 from topoff.data.store_write import EdgePiece, Pieces
@@ -64,7 +65,8 @@ def pieces_of(
     if members is not None:
         with within(source):
             return _npz_pieces(members, graph_file(found.path), split=split, seed=seed)
-    return data_pieces(load(source, root=root, split=split, seed=seed, trust=trust, in_memory=True))
+    whole = found.name not in RAW  # those become a store first, which is mapped
+    return data_pieces(load(source, root=root, split=split, seed=seed, trust=trust, in_memory=whole))
 
 
 def data_pieces(data: Data) -> Pieces:
