@@ -33,7 +33,7 @@ def read_class_map(path: Path, nodes: int) -> Array:
         several = text.startswith("[")
         values = np.fromstring(text.strip("[]"), sep=",") if several else np.array([float(text)])
         if y is None:
-            y = np.zeros((nodes, len(values)), np.uint8) if several else np.full(nodes, -1, np.int64)
+            y = _unlabelled(nodes, len(values) if several else None)
         if node >= nodes:
             _refuse(path, f"node {node}, and {nodes} nodes")
         if several != (y.ndim == 2) or (several and len(values) != y.shape[1]):
@@ -42,6 +42,10 @@ def read_class_map(path: Path, nodes: int) -> Array:
     if y is None:
         _refuse(path, "no entry")
     return y
+
+
+def _unlabelled(nodes: int, labels: int | None) -> Array:
+    return np.full(nodes, -1, np.int64) if labels is None else np.zeros((nodes, labels), np.uint8)
 
 
 def _entries(path: Path) -> Iterator[tuple[int, str]]:

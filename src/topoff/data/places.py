@@ -43,7 +43,7 @@ def refuse_source(out: str | Path, source: str | Path, *, root: str | Path | Non
 def _places(source: str | Path, *, root: str | Path | None) -> Iterator[Path]:
     """Yield the files and folders that exist and that a source may stand for, with links followed."""
     name = known_name(source)
-    if name in RAW:
+    if name is not None and name in RAW:
         yield from (file.resolve() for file in RAW[name].paths(places_of(PREFIX, root=root)[1]) if file.exists())
     for place in places_of(source, root=root):
         if place.exists():
