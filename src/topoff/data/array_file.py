@@ -51,7 +51,11 @@ class ArrayWriter:
         self.path, self.dtype = path, np.dtype(dtype)
         self._written, self._crc = 0, 0
         self._file = path.open("wb", buffering=0)
-        put(self._file, bytes(HEADER))
+        try:
+            put(self._file, bytes(HEADER))
+        except BaseException:
+            self._file.close()
+            raise
 
     def __enter__(self) -> ArrayWriter:
         return self

@@ -51,6 +51,12 @@ class Layout:
         return self.ticket_starts[bounds[own - 1]], self.ticket_starts[bounds[own]]
 
     @property
+    def sociable(self) -> float:
+        """Return the share of all ends of edges in classes with several communities: others have none nearby."""
+        several = np.bincount(self.group)[self.group] > 1
+        return float(np.add.reduceat(self.weight, self.starts[:-1])[several].sum())
+
+    @property
     def class_starts(self) -> Ints:
         """Return where each class begins, (classes + 1,)."""
         first = np.flatnonzero(np.diff(self.group, prepend=-1))
@@ -151,6 +157,7 @@ def _edges(recipe: Recipe, layout: Layout, seed: int) -> Iterator[EdgePiece]:
     """Draw the edges: those inside of communities first."""
     pairs = recipe.edges / (2 if recipe.undirected else 1)
     often = _draws_per_pair(recipe, layout, pairs * (1 - recipe.between), seed)
+    near = min(1.0, near_share(recipe) / max(layout.sociable, 1e-9))
     parts = (("inside", pairs * (1 - recipe.between) * often), ("between", pairs * recipe.between))
     for name, count in parts:
         begins = _rounded(layout.weight * count, _stream(name, seed))
@@ -163,7 +170,7 @@ def _edges(recipe: Recipe, layout: Layout, seed: int) -> Iterator[EdgePiece]:
             if name == "inside":
                 first, second = _inside(layout, begins, slice(low, high), rng)
             else:
-                first, second = _between(recipe, layout, begins, slice(low, high), rng)
+                first, second = _between(layout, begins, slice(low, high), rng, near=near)
             yield EdgePiece(layout.ids[first], layout.ids[second])
             low = high
 
@@ -176,18 +183,18 @@ def _inside(layout: Layout, begins: Ints, some: slice, rng: np.random.Generator)
 
 
 def _between(
-    recipe: Recipe, layout: Layout, begins: Ints, some: slice, rng: np.random.Generator
+    layout: Layout, begins: Ints, some: slice, rng: np.random.Generator, *, near: float
 ) -> tuple[Array, Array]:
-    """Draw pairs (m,), (m,) of places in two communities: of one class, or of two."""
+    """Draw pairs (m,), (m,) of places in two communities: of one class, for a share `near`, or of two."""
     own = [np.repeat(bound, begins[some]) for bound in layout.ranges(layout.starts, some)]
     group = [np.repeat(bound, begins[some]) for bound in layout.ranges(layout.class_starts, some)]
     first = np.repeat(np.arange(some.start, some.stop, dtype=np.int32), begins[some])
     everything = len(layout.tickets)
-    near = rng.random(len(first)) < near_share(recipe)
-    near &= (group[1] - group[0]) > (own[1] - own[0])  # the class has other communities
-    near |= (group[1] - group[0]) == everything  # there are no other classes
-    low, high = np.where(near, group[0], 0), np.where(near, group[1], everything)
-    gap, after = (np.where(near, own[end], group[end]) for end in (0, 1))  # what is left out
+    stays = rng.random(len(first)) < near
+    stays &= (group[1] - group[0]) > (own[1] - own[0])  # the class has other communities
+    stays |= (group[1] - group[0]) == everything  # there are no other classes
+    low, high = np.where(stays, group[0], 0), np.where(stays, group[1], everything)
+    gap, after = (np.where(stays, own[end], group[end]) for end in (0, 1))  # what is left out
     drawn = low + (rng.random(len(first)) * (high - low - (after - gap))).astype(np.int64)
     drawn += np.where(drawn >= gap, after - gap, 0)
     return first, layout.tickets[drawn]

@@ -179,7 +179,7 @@ def _label_columns(data: Data) -> dict[str, Any]:
 
 def known_names(data: Data, key: str) -> list[Any]:
     """Return the user's own "node_ids" or "class_names", strings if not all are integers; empty where unknown."""
-    names = getattr(data, "names", None)
+    names: Any = getattr(data, "names", None)
     known = list(getattr(names, key, None) or ())
     if key == "node_ids" and not known and getattr(names, "ids", None) is not None:
         known = names.ids.to_pylist()
