@@ -28,7 +28,7 @@ from topoff.data.npz import unify
 from topoff.data.ogb_raw import is_ogb, read_ogb
 from topoff.data.published import RAW
 from topoff.data.refusal import refuse, within
-from topoff.data.sources import Source, find_source, graph_file
+from topoff.data.sources import Source, find_source, graph_file, known_name
 from topoff.data.store_write import EdgePiece, Pieces
 from topoff.data.table_file import open_pieces
 from topoff.data.tables import EdgeTable, edges_of, path_of, read_tables
@@ -52,7 +52,7 @@ def pieces_of(
     >>> pieces.nodes, pieces.expected_edges, next(iter(pieces.x)).shape
     (117791, 349438, (65536, 128))
     """
-    if is_ogb(Path(source)):
+    if known_name(source) is None and is_ogb(Path(source)):
         raw = read_ogb(Path(source))
         with within(source):
             light = data_of_arrays(raw.arrays, split=split, seed=seed)

@@ -26,10 +26,11 @@ from topoff.machine.notices import notify
 VERSION = "1"  # of what is made of raw files; another one makes new stores
 
 
-def published_store(name: str, root: Path, *, progress: Progress | None = None) -> Store:
+def published_store(name: str, root: Path) -> Store:
     """Return the store of a published graph, written first where there is none of these raw files.
 
-    It lies in the folder `stores` of the cache ($TOPOFF_CACHE), and is another one when a raw file has changed.
+    It lies in the folder `stores` of the cache ($TOPOFF_CACHE), and is another one when a raw file has changed. What
+    is done is told by notices, since it takes minutes for a graph of a hundred million edges.
 
     Raises:
         FileNotFoundError: a raw file is missing.
@@ -50,7 +51,19 @@ def published_store(name: str, root: Path, *, progress: Progress | None = None) 
     check_labels(name, graph.y, {mask: graph.split == code for code, mask in enumerate(MASKS)})
     notify(f"{name}: {readable(sum(path.stat().st_size for path in paths))} of raw files become a store, once: {place}")
     place.parent.mkdir(parents=True, exist_ok=True)
-    return write_store(place, _pieces(name, graph), dtype="float32", tidy=graph.tidy, progress=progress)
+    return write_store(place, _pieces(name, graph), dtype="float32", tidy=graph.tidy, progress=_telling(name))
+
+
+def _telling(name: str) -> Progress:
+    """Return what tells of every work that begins."""
+    told: set[str] = set()
+
+    def tell(what: str, share: float) -> None:
+        if what not in told:
+            told.add(what)
+            notify(f"{name}: {what} ...")
+
+    return tell
 
 
 def _key(paths: list[Path]) -> str:

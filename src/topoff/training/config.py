@@ -55,8 +55,8 @@ class Config:
     norm and residual default to the model's own.
     """
 
-    dataset: Annotated[str, "'wordnet', a PyG dataset's name, an .npz file or a folder of tables."]
-    root: Annotated[str | None, "Folder with the raw files of PyG datasets."] = None
+    dataset: Annotated[str, "'wordnet', a published graph's name, an .npz file or a folder of tables."]
+    root: Annotated[str | None, "Folder with raw files of published graphs."] = None
     split: Annotated[Natural, "Which of the dataset's splits."] = 0
     row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
     standardize: Annotated[bool, "Bring every feature to mean 0 and deviation 1 over all nodes."] = False
