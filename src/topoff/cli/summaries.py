@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topoff.cli.format import duration, graph_name, harmless, percent
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
+from topoff.machine.notices import hearing
 from topoff.training.config import EPOCHS
 
 if TYPE_CHECKING:
@@ -37,9 +39,14 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     return Harmless(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
 
 
-def working(what: str, *, quiet: bool) -> Status:
-    """Turn a spinner beside a few words on a terminal, until the work inside is done; show nothing elsewhere."""
-    return console(stderr=True, quiet=quiet).status(what)
+@contextmanager
+def working(what: str, *, quiet: bool) -> Iterator[Status]:
+    """Turn a spinner beside a few words on a terminal, until the work inside is done; show nothing elsewhere.
+
+    Notices take the place of the words.
+    """
+    with console(stderr=True, quiet=quiet).status(what) as status, hearing(status.update):
+        yield status
 
 
 def print_lines(lines: Sequence[str], *, to: Console | None = None) -> None:

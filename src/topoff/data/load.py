@@ -13,6 +13,8 @@ from torch_geometric.data import Data
 from topoff.data.check import check, check_graph
 from topoff.data.layout import NAMES
 from topoff.data.names import Names
+from topoff.data.published import RAW
+from topoff.data.published_store import published_store
 from topoff.data.refusal import refuse, refuse_type, within
 from topoff.data.sources import find_source, read_graph
 from topoff.data.split import choose_split
@@ -37,18 +39,21 @@ def load(
 ) -> Data:
     """Return the graph that `source` names, validated by `check`.
 
-    `source` is "wordnet" (ships with the package), the name of a PyG dataset (raw files in `root/<Name>/raw`, by
-    default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz or with
-    tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables) or that is a store (see data/store), all of
-    them also relative to `root`, or a PyG `Data`, which is not changed. `./Cora` is always a path and `name:Cora`
-    always the dataset: where plain `Cora` could be both, it is refused. `split` chooses among several splits; where
-    there is none, 60/20/20 % of the labelled nodes are drawn from `seed`. Where nodes or classes have names,
-    `data.names` holds them.
+    `source` is "wordnet" (ships with the package), the name of a published graph (raw files in `root/<Name>/raw`, as
+    PyG and OGB lay them out, by default in the cache folder; nothing else is written there), an .npz file, a folder
+    with one graph.npz or with tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables) or that is a store
+    (see data/store), all of them also relative to `root`, or a PyG `Data`, which is not changed. `./Cora` is always a
+    path and `name:Cora` always the dataset: where plain `Cora` could be both, it is refused. `split` chooses among
+    several splits; where there is none, 60/20/20 % of the labelled nodes are drawn from `seed`. Where nodes or classes
+    have names, `data.names` holds them.
 
     `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
     there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False a
     `Data` or an .npz file may lack y; without a split of its own it then has no masks either: enough for prediction and
     for self-supervised training.
+
+    Large published graphs (OGB's, GraphSAINT's, Reddit: data/published) are never downloaded; they become a store in
+    the cache folder when they are first loaded. ogbn-arxiv, -products and -papers100M have edges both ways.
 
     A store is read into memory up to 2 GiB of features and edges; a larger one is mapped: int32 edges and features
     stay on the disk until they are used. `in_memory` decides otherwise; other sources are always read.
@@ -70,8 +75,9 @@ def load(
     if found.tables:
         return _load_tables(found.path, encoding=encoding, split=split, seed=seed)
     with within(source):
-        if found.store:
-            return choose_split(load_store(open_store(found.path), in_memory=in_memory), split=split, seed=seed)
+        if found.store or found.name in RAW:
+            store = open_store(found.path) if found.name is None else published_store(found.name, found.root)
+            return choose_split(load_store(store, in_memory=in_memory), split=split, seed=seed)
         return data_of_arrays(read_graph(found, labels=labels, trust=trust), split=split, seed=seed)
 
 

@@ -84,7 +84,7 @@ def read_ogb(folder: Path) -> OgbGraph:
     arrays: Arrays = {"x": np.zeros((nodes, 1), np.float32), "edge_index": np.zeros((2, 0), np.int64)}
     arrays["y"] = _labels(_file(folder, "node-label"), nodes)
     expected = _file(folder, "edge").stat().st_size // LINE
-    return OgbGraph(folder, nodes, arrays | _masks(folder, nodes), expected)
+    return OgbGraph(folder, nodes, arrays | read_masks(folder, nodes), expected)
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -101,8 +101,11 @@ def _labels(path: Path, nodes: int) -> Array:
     return np.nan_to_num(labels[:, 0], nan=-1.0).astype(np.int64)
 
 
-def _masks(folder: Path, nodes: int) -> Arrays:
-    """Return the masks of the split, if there is one."""
+def read_masks(folder: Path, nodes: int) -> Arrays:
+    """Return the masks of the split, if there is one.
+
+    Raises as `read_ogb` does.
+    """
     kinds = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if not kinds:
         return {}

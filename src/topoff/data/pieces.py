@@ -5,7 +5,7 @@
 | .npz, with a dense x | x, edge_index, edge_weight | labels, split, names |
 | .npz of another layout, PyG datasets | - | all |
 | csv, parquet | edges | nodes: how a column becomes features depends on all of its values |
-| OGB's raw folder | edges, features | labels, split |
+| OGB's raw folder, large published graphs | edges, features | labels, split |
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from topoff.data.layout import CSR, LAYOUT
 from topoff.data.load import data_of_arrays, data_of_tables, load
 from topoff.data.npz import unify
 from topoff.data.ogb_raw import is_ogb, read_ogb
+from topoff.data.published import RAW
 from topoff.data.refusal import refuse, within
-from topoff.data.sources import Source, find_source, graph_file
+from topoff.data.sources import Source, find_source, graph_file, known_name
 from topoff.data.store_write import EdgePiece, Pieces
 from topoff.data.table_file import open_pieces
 from topoff.data.tables import EdgeTable, edges_of, path_of, read_tables
@@ -51,7 +52,7 @@ def pieces_of(
     >>> pieces.nodes, pieces.expected_edges, next(iter(pieces.x)).shape
     (117791, 349438, (65536, 128))
     """
-    if is_ogb(Path(source)):
+    if known_name(source) is None and is_ogb(Path(source)):
         raw = read_ogb(Path(source))
         with within(source):
             light = data_of_arrays(raw.arrays, split=split, seed=seed)
@@ -64,7 +65,8 @@ def pieces_of(
     if members is not None:
         with within(source):
             return _npz_pieces(members, graph_file(found.path), split=split, seed=seed)
-    return data_pieces(load(source, root=root, split=split, seed=seed, trust=trust, in_memory=True))
+    whole = found.name not in RAW  # those become a store first, which is mapped
+    return data_pieces(load(source, root=root, split=split, seed=seed, trust=trust, in_memory=whole))
 
 
 def data_pieces(data: Data) -> Pieces:

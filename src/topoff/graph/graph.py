@@ -232,13 +232,16 @@ class Graph:
         features = {key: _with_zeros(self.data[key][halo], others) for key in self.node_level}
         return Neighborhood(halo, edges[:, order], edge_ids, values, features, others)
 
-    def widened(self, batch: Data, near: Neighborhood) -> Data:
-        """Return a batch with the rows of its neighbourhood after its own, and with all edges there."""
-        wide = copy.copy(batch)
+    def widened(self, batch: Data, near: Neighborhood, *, nodes: Tensor | None = None) -> Data:
+        """Return a batch with the rows of its neighbourhood after its own, and with all edges there.
+
+        Its own rows are `nodes` (b,) in this graph, where these are not its `n_id`: of a batch of another graph.
+        """
+        wide, further = copy.copy(batch), [near.halo, near.halo.new_zeros(near.others)]
         wide.edge_index = near.edge_index
-        wide.n_id = torch.cat([batch.n_id, near.halo, near.halo.new_zeros(near.others)])
+        self.fill(wide, torch.cat([batch.n_id if nodes is None else nodes, *further]), near.edge_ids)
+        wide.n_id = torch.cat([batch.n_id, *further])
         wide.num_nodes = wide.n_id.numel()
-        self.fill(wide, wide.n_id, near.edge_ids)
         for key, rows in near.features.items():  # zeros beyond the halo
             wide[key] = torch.cat([batch[key], rows])
         return wide

@@ -143,7 +143,13 @@ class PNA(Network):
 class LinearGNN(GCN):
     """Stack GCNConv and nothing else: the model for which compensation by linear combinations is exact."""
 
-    fixed: ClassVar[Mapping[str, Any]] = {"norm": "none", "residual": False, "jk": False, "linear": False}
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "norm": "none",
+        "residual": False,
+        "jk": False,
+        "linear": False,
+        "edge_dropout": 0.0,
+    }
 
     def __init__(self, in_channels: int, hidden_channels: int, *, dropout: float = 0.0, **options: Any) -> None:
         super().__init__(in_channels, hidden_channels, dropout=dropout, **self.fixed, **options)

@@ -55,10 +55,11 @@ class Config:
     norm and residual default to the model's own.
     """
 
-    dataset: Annotated[str, "'wordnet', a PyG dataset's name, an .npz file or a folder of tables."]
-    root: Annotated[str | None, "Folder with the raw files of PyG datasets."] = None
+    dataset: Annotated[str, "'wordnet', a published graph's name, an .npz file or a folder of tables."]
+    root: Annotated[str | None, "Folder with raw files of published graphs."] = None
     split: Annotated[Natural, "Which of the dataset's splits."] = 0
     row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
+    standardize: Annotated[bool, "Bring every feature to mean 0 and deviation 1 over all nodes."] = False
     seed: Annotated[Annotated[int, Ge(0), Le(LARGEST_SEED)], "Random seed."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 
@@ -94,6 +95,7 @@ class Config:
     hidden: Annotated[Positive, "Width of the hidden layers (gat: of one head)."] = 128
     dropout: Annotated[Rate, "Dropout after each hidden layer."] = 0.2
     input_dropout: Annotated[Rate, "Dropout of the features."] = 0.0
+    edge_dropout: Annotated[Rate, "Share of the edges that each step leaves out; batches of top become costlier."] = 0.0
     norm: Annotated[Literal["none", "layer", "batch"] | None, "Normalisation after each conv."] = None
     residual: Annotated[bool | None, "Residual connections where shapes match."] = None
     jk: Annotated[bool, "Jumping knowledge: the last layer reads all layers."] = False

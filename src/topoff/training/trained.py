@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import fidelity_of
 from topoff.compensation.top import TOP
-from topoff.data.check import row_normalized
+from topoff.data.check import row_normalized, standardized
 from topoff.data.encoding import check_encoding
 from topoff.data.layout import SPLITS
 from topoff.data.load import load
@@ -155,7 +155,8 @@ def graph_of(
     """Load the graph that settings name, with the features that they ask for; with `trust`, its files may run code."""
     place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed, "trust": trust}
     data = load(config.dataset, **place, encoding=encoding, labels=labels)
-    return row_normalized(data) if config.row_normalize else data
+    data = row_normalized(data) if config.row_normalize else data
+    return standardized(data) if config.standardize else data
 
 
 def graph_for(trained: Trained, source: str | None, *, root: str | None, labels: bool) -> Data:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from graphs import communities
+from topoff.data.sources import known_name
 from topoff.methods.protocol import Method
 from topoff.models.by_name import OPTIONS
 from topoff.training.build import Setup, make_method, make_setup
@@ -144,7 +145,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", shipped_configs())
 def test_shipped_configs_are_sound(name: str) -> None:
-    assert make_config({"dataset": "one of your own"}, read_config(name)).dataset
+    found = read_config(name)
+    assert known_name(make_config(found).dataset) == found["dataset"]
 
 
 def test_an_unknown_file_is_refused_with_the_nearest_name() -> None:
@@ -361,6 +363,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "root": (graph, "b", {}),
     "split": (graph, 1, {}),
     "row_normalize": (graph, True, {"dataset": "counts.npz"}),
+    "standardize": (graph, True, {}),
     "seed": (weights, 1, FULL),
     "metric": (task, "accuracy", {"dataset": "twosome.npz"}),
     "method": (method, "full", {}),
@@ -384,6 +387,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "hidden": (output, 7, {}),
     "dropout": (output, 0.9, {}),
     "input_dropout": (output, 0.5, {}),
+    "edge_dropout": (output, 0.5, {}),
     "norm": (output, "none", {}),
     "residual": (output, False, {"layers": 3}),
     "jk": (output, True, {}),
