@@ -1,13 +1,13 @@
-"""Lemma E.1: nodes that l rounds of the 1-WL test (Eq. 14) cannot tell apart have equal embeddings H^(l), for all weights.
+"""Lemma E.1: nodes that l rounds of the 1-WL test (Eq. 14) cannot tell apart have equal H^(l), for all weights.
 
-Checked on graphs with known classes (lifts), on paths and on uniform random graphs whose features are drawn from a
-finite set: the largest distance between the embeddings of nodes of one colour, for random weights and three activations.
-As printed, colours begin with the features alone, and the lemma does not hold for GCN: the weight 1 / sqrt(D_i D_u) of a
-message knows the neighbour's degree D_u, which the multiset of features does not. On the path of five equal nodes, one
-round gives nodes 1 and 2 the same colour, but they receive 1/3 + 1/sqrt(6) + 1/3 and 1. (The proof takes D_u for all u
-in the neighbourhood, where the colours give it for those one hop nearer.) With the degrees in the first colours it
-holds in every round, and it holds as printed where equal features go with equal degrees, as on lifts of unlike
-nodes. Not checked: operators without neighbours' degrees (mean, sum), for which the paper's proof is complete.
+Checked on graphs with known classes (lifts), on a path and on uniform random graphs whose features are drawn from a
+finite set: the largest distance between embeddings of nodes of one colour, for random weights and three activations.
+As printed, colours begin with the features alone, and the lemma does not hold for GCN: the weight 1 / sqrt(D_i D_u) of
+a message knows the neighbour's degree D_u, which the multiset of features does not. On the path of five equal nodes,
+one round gives nodes 1 and 2 the same colour, but they receive 1/3 + 1/sqrt(6) + 1/3 and 1. (The proof needs D_u for
+all u within l hops and has it within l - 1.) With the degrees in the first colours it holds in every round, and it
+holds as printed where equal features go with equal degrees, as on lifts of unlike nodes. Not checked: operators
+without neighbours' degrees (mean, sum), for which the proof is complete.
 
 >>> [finding.holds for finding in check_colors(graphs=1, draws=1).findings]
 [True, True, False]
@@ -72,14 +72,19 @@ def first_colors(data: Data, first: str) -> Tensor:
     known = data.x
     if first == "degrees":
         known = torch.cat([known, degree(data.edge_index[1], data.num_nodes).unsqueeze(1)], dim=1)
-    return torch.unique(known, dim=0, return_inverse=True)[1]
+    colors: Tensor = torch.unique(known, dim=0, return_inverse=True)[1]
+    return colors
 
 
 def _graph(kind: str, seed: int) -> Data:
     """Return a graph of a kind; the path has equal nodes, random graphs two kinds of features."""
     if kind == "lift":
         return lift(ring(5, seed=seed), copies=8, seed=seed)
-    return path(torch.ones(5, 1, dtype=torch.float64)) if kind == "path" else sparse_graph(40, degree=2.5, kinds=2, seed=seed)
+    return (
+        path(torch.ones(5, 1, dtype=torch.float64))
+        if kind == "path"
+        else sparse_graph(40, degree=2.5, kinds=2, seed=seed)
+    )
 
 
 def _distances(data: Data, first: str, *, draws: int) -> list[dict[str, Any]]:
@@ -89,19 +94,21 @@ def _distances(data: Data, first: str, *, draws: int) -> list[dict[str, Any]]:
     for act in ACTIVATIONS:
         for draw in range(draws):
             layers = embed(network(data, layers=ROUNDS + 1, act=act, seed=draw))
-            worst = [max(old, _inside(*pair)) for old, pair in zip(worst, zip(layers, colors, strict=True), strict=True)]
+            worst = [
+                max(old, _inside(*pair)) for old, pair in zip(worst, zip(layers, colors, strict=True), strict=True)
+            ]
     named = enumerate(zip(worst, colors, strict=True), start=1)
     return [{"first": first, "round": i, "colors": int(c.max()) + 1, "distance": far} for i, (far, c) in named]
 
 
 def _inside(rows: Tensor, colors: Tensor) -> float:
-    """Return the largest distance between rows (n, d) of one colour and the first of it, relative to the largest row."""
+    """Return the largest distance of rows (n, d) from the first of their colour, relative to the largest row."""
     leader = torch.stack([(colors == color).nonzero()[0, 0] for color in colors])
     return float((rows - rows[leader]).abs().max() / rows.abs().max().clamp(min=1e-300))
 
 
 def _worst(rows: list[dict[str, Any]], first: str, kind: str | None = None) -> float:
-    return max(row["distance"] for row in rows if row["first"] == first and kind in (None, row["kind"]))
+    return max(float(row["distance"]) for row in rows if row["first"] == first and kind in (None, row["kind"]))
 
 
 def draw_colors(check: Check) -> Figure:

@@ -169,9 +169,15 @@ def draw_convergence(check: Check) -> Figure:
     for way, label, color in ("top", "TOP", RED), ("drop", "halo left out", GRAY):
         rows = [row for row in check.rows if row.get("way") == way]
         label = f"{label}, slope {slope(rows):.2f}"
-        right.plot([row["steps"] for row in rows], [row["square"] for row in rows], color=color, marker="o", label=label)
+        right.plot(
+            [row["steps"] for row in rows], [row["square"] for row in rows], color=color, marker="o", label=label
+        )
     rows = [row for row in check.rows if row.get("way") == "top"]
-    right.plot([row["steps"] for row in rows], [row["bound"] for row in rows], "k--", linewidth=0.8, label="bound of 5.1")
-    right.set(xlabel="steps N, eta = 2 / sqrt(N)", ylabel="mean squared gradient", xscale="log", yscale="log", title="5.1")
+    right.plot(
+        [row["steps"] for row in rows], [row["bound"] for row in rows], "k--", linewidth=0.8, label="bound of 5.1"
+    )
+    right.set(
+        xlabel="steps N, eta = 2 / sqrt(N)", ylabel="mean squared gradient", xscale="log", yscale="log", title="5.1"
+    )
     right.legend(frameon=False)
     return figure

@@ -33,11 +33,11 @@ def six_nodes(*, features: int = 3, seed: int = 0) -> Data:
     return _graph([(0, 2), (1, 2), (2, 3), (3, 4), (3, 5)], _normal(2, features, seed=seed)[kind], kind)
 
 
-def ring(n: int, *, features: int = 4, seed: int = 0) -> Data:
-    """Return a ring with chords of random ends, every node a class of its own by its random features."""
+def ring(n: int, *, features: int = 4, chords: int | None = None, seed: int = 0) -> Data:
+    """Return a ring with chords of random ends (by default n // 2), every node unlike the others by its features."""
     generator = torch.Generator().manual_seed(seed)
     pairs = {(i, (i + 1) % n) for i in range(n)}
-    for i, j in torch.randint(n, (n // 2, 2), generator=generator).tolist():
+    for i, j in torch.randint(n, (n // 2 if chords is None else chords, 2), generator=generator).tolist():
         if i != j and (i, j) not in pairs and (j, i) not in pairs:
             pairs.add((i, j))
     return _graph(sorted(pairs), _normal(n, features, seed=seed + 1), torch.arange(n))

@@ -76,7 +76,7 @@ def _errors(data: Data, layers: int, *, rank: int, ratio: float, draws: int) -> 
         with_weights(model, seed=draw)
         found.append(top.fidelity())
     features, batches = hops(data, layers), sets.of(0)
-    alone = [spans(block, nodes) for nodes in batches for block in features.split(data.num_features, dim=1)]
+    alone = [spans(block, nodes) for nodes in batches for block in features.tensor_split(layers - 1, dim=1)]
     return {
         "layers": layers,
         "error": max(fidelity.relative_error for fidelity in found),
