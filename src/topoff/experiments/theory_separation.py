@@ -9,8 +9,8 @@ graphs, where a node whose neighbours have its features and degree has the embed
 The theorem does not hold for all features. Its proof says that gamma != 0 for every pattern of signs; but the
 difference of two embeddings is another linear function of the weights in every pattern, and may vanish in one of them.
 On the path of four, features can be chosen so that nodes 0 and 3 agree wherever the first layer's weights are all
-positive: probability 2^-width, measured. Such features are few (they solve an equation); for analytic activations such as tanh
-the theorem holds for all of them, since an analytic function that is zero on an open set is zero everywhere.
+positive: probability 2^-width, measured. Such features are few (they solve an equation). For analytic activations such
+as tanh the theorem holds whatever the features: an analytic function that is not zero is so on a null set only.
 
 >>> [finding.holds for finding in check_separation(graphs=1, draws=2).findings[:2]]
 [True, True]
