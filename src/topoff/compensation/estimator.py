@@ -97,9 +97,7 @@ class Compensator:
             principal.add(block)
         return self.finish(principal)
 
-    def start(
-        self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None
-    ) -> Principal:
+    def start(self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None) -> Principal:
         """Return an empty basis to which blocks are added one by one; end with `finish`.
 
         They are embeddings of all nodes, (n, d), or what some batches see of them. Of several processes each adds the
