@@ -21,8 +21,9 @@ from torch_geometric.nn import GCN
 from topoff.batching.node_sets import NodeSets
 from topoff.compensation.embeddings import embed
 from topoff.forward.trial import make_plan
+from topoff.graph.aggregation import aggregation
 from topoff.graph.graph import Graph
-from topoff.graph.operators import Operator, Sparse, aggregation
+from topoff.graph.operators import Operator, Sparse
 
 ACTIVATIONS = ("leaky_relu", "tanh", "relu")
 
