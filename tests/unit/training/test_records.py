@@ -7,7 +7,8 @@ from topoff.training.records import Epoch, Result, Spread, Summary, summarize
 LINE = ["epoch", "loss", "lr", "refreshed", "train", "val", "test", "fidelity", "certificate", "seconds"]
 LINE += ["train_seconds"]
 RESULT = "train val test metric task outputs center scale classes best_epoch epochs steps seconds preprocess_seconds"
-RESULT += " epoch_seconds peak_rss_mb train_peak_rss_mb fidelity certificate processes bytes_per_epoch bytes_per_refresh rivals_bytes_per_epoch parameters dataset nodes edges features"
+RESULT += " epoch_seconds peak_rss_mb train_peak_rss_mb fidelity certificate"
+RESULT += " processes bytes_per_epoch bytes_per_refresh rivals_bytes_per_epoch parameters dataset nodes edges features"
 RESULT += " data_hash model method seed stopped_early command date versions machine chosen"
 SUMMARY = "metric task dataset nodes edges features model method parameters date versions machine chosen seeds train"
 SUMMARY += (
