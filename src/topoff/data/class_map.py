@@ -1,6 +1,13 @@
 """Read GraphSAINT's class_map.json, {"0": 3, ...} or {"0": [0, 1, ...], ...}, without holding it as Python objects.
 
 That of AmazonProducts has 171 million numbers: as lists they would take more memory than the whole graph.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "class_map.json"
+...     _ = path.write_text('{"0": [0, 1], "2": [1, 1]}')
+...     read_class_map(path, 3).tolist()
+[[0, 1], [0, 0], [1, 1]]
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 Nothing is written beside the raw files. `topoff convert ogbn-products products.store --root DIR` makes a store in a
 place of your own.
+
+>>> try:
+...     published_store("Reddit", Path("nowhere"))
+... except FileNotFoundError as error:
+...     print(str(error).partition(" (got")[0])
+Expected the raw files of Reddit at nowhere/Reddit/raw/reddit_data.npz, nowhere/Reddit/raw/reddit_graph.npz
 """
 
 from __future__ import annotations

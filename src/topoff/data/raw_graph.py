@@ -1,6 +1,12 @@
 """Read published raw files, piece by piece: GraphSAINT's, Reddit's, PPI's, and OGB's of papers100M.
 
 A `RawGraph` holds what is small, labels and split, and hands out features and edges in pieces, as often as asked.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     np.save(Path(folder) / "feats.npy", np.eye(3))
+...     open_rows(Path(folder) / "feats.npy").shape
+(3, 3)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that read their edges themselves, under the methods that run a batch as a graph of its own."""
+"""Batches that are graphs of their own, for models that read their edges themselves."""
 
 import pytest
 import torch
