@@ -122,7 +122,7 @@ def draw_colors(check: Check) -> Figure:
         places = [kinds.index(row["kind"]) + shift for row in rows]
         axes.scatter(places, heights, color=color, s=16, alpha=0.6, linewidths=0, label=label)
     axes.axhline(EXACT, color="#999999", linewidth=0.8, linestyle="--")
-    axes.set(yscale="log", ylabel="distance inside a colour", title="Lemma E.1, rounds 1 to 3")
+    axes.set(yscale="log", ylabel="distance inside a colour", title="Lemma E.1, rounds 1 to 3", ylim=(1e-18, 1e4))
     axes.set_xticks(range(len(kinds)), kinds)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left")
     return figure

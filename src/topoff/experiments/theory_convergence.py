@@ -176,8 +176,7 @@ def draw_convergence(check: Check) -> Figure:
     right.plot(
         [row["steps"] for row in rows], [row["bound"] for row in rows], "k--", linewidth=0.8, label="bound of 5.1"
     )
-    right.set(
-        xlabel="steps N, eta = 2 / sqrt(N)", ylabel="mean squared gradient", xscale="log", yscale="log", title="5.1"
-    )
-    right.legend(frameon=False)
+    right.set(xscale="log", yscale="log", xlabel="steps N, eta = 2 / sqrt(N)", ylabel="mean squared gradient")
+    right.set(title="5.1: at most N^-1/2", ylim=(None, 3 * max(row["bound"] for row in rows) ** 2))
+    right.legend(frameon=False, loc="upper right")
     return figure

@@ -46,7 +46,7 @@ def check_linear(*, draws: int = 3, layers: tuple[int, ...] = (2, 3, 4), seed: i
         Finding("batches that span their halo, share", min(row["spans"] for row in enough), 1.0, at_most=False),
         Finding("output error from the rank of [AX, ..., A^(L-1)X] on", max(row["error"] for row in enough), EXACT),
         Finding("error of every layer there: one R serves all", max(row["layer"] for row in enough), EXACT),
-        Finding("least output error below that rank", min(row["least"] for row in short), LOST, at_most=False),
+        Finding("least error below that rank", min(row["least"] for row in short), LOST, at_most=False, ours=True),
         Finding("batches of 6 nodes: each layer alone spans, share", few["each"], 1.0, at_most=False, ours=True),
         Finding("and their output error: one R needs all layers", few["least"], LOST, at_most=False, ours=True),
     )

@@ -40,7 +40,7 @@ from topoff.experiments.theory_record import BLUE, GRAY, RED, Check, Finding, ne
 LAYERS, WIDTHS, WIDE, REFERENCES = 3, (1, 2, 4, 8), 16, 6
 NEAR = 1e-9  # rows that differ by less, relative to themselves, are equal but for rounding
 LEAK = 0.01  # LeakyReLU's slope
-COLORS = {"leaky_relu": RED, "tanh": BLUE, "relu": GRAY}
+LOOKS = {"leaky_relu": (RED, "-"), "tanh": (BLUE, "--"), "relu": (GRAY, "-")}
 
 
 def check_separation(*, graphs: int = 8, draws: int = 8, trials: int = 300) -> Check:
@@ -146,11 +146,12 @@ def _mean(rows: list[dict[str, float]], name: str) -> float:
 def draw_separation(check: Check) -> Figure:
     """Draw the share of networks that separate all there is, and the collisions on chosen features."""
     figure, (left, right) = new_panels(2)
-    for act, color in COLORS.items():
-        rows = [row for row in check.rows if row["act"] == act and "whole" in row]
-        left.plot([row["width"] for row in rows], [row["whole"] for row in rows], color=color, marker="o", label=act)
-        rows = [row for row in check.rows if row["act"] == act and "missed" in row]
-        right.plot([row["width"] for row in rows], [row["missed"] for row in rows], color=color, marker="o", label=act)
+    for act, (color, style) in LOOKS.items():
+        for axes, what in (left, "whole"), (right, "missed"):
+            rows = [row for row in check.rows if row["act"] == act and what in row]
+            if rows:
+                values = [row[what] for row in rows]
+                axes.plot([row["width"] for row in rows], values, color=color, linestyle=style, marker="o", label=act)
     rows = [row for row in check.rows if "missed" in row and row["act"] == "leaky_relu"]
     right.plot(
         [row["width"] for row in rows], [row["predicted"] for row in rows], "k--", linewidth=0.8, label="2^-width"
