@@ -27,14 +27,16 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, device_of, evaluating, plain
 from topoff.forward.convs import Conv, describe
-from topoff.forward.extended import Extended, is_alias
+from topoff.forward.extended import Extended
 from topoff.forward.foreign import raise_broken
+from topoff.forward.gather import gather
 from topoff.forward.intercept import ConvCall, Handler
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.plan import Plan
 from topoff.forward.runner import Attributes, Runner
 from topoff.graph.graph import Graph
+from topoff.machine.shelf import Shelf
 
 # Told the rows that a propagation reads by their place in the forward, "conv/call/hop", as `Subgraph` names it.
 Remember = Callable[[str, Tensor], None]
@@ -49,6 +51,7 @@ def exact(
     call: Call | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
+    shelf: Shelf | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
@@ -57,17 +60,26 @@ def exact(
     Args:
         model: any PyG model; its mode and parameters are left as they are.
         graph: the whole graph.
-        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
+        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory. With a
+            `shelf` they are asked for one by one, more than once each.
         plan: what the model needs, from `make_plan`.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
+        shelf: where matrices over all nodes lie that do not fit in memory: batches then run one after the other, again
+            for every propagation (see `replay`), to the same bits. On the CPU alone; elsewhere it is ignored.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
+    from topoff.forward.replay import Replay  # which is a lockstep itself
+
     model = plain(model)
-    lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
+    device, convs = device_of(model, graph.data.x), describe(model)
+    if shelf is None or device.type != "cpu":
+        lockstep = Lockstep(convs, graph, batches, plan, device=device)
+    else:
+        lockstep = Replay(convs, graph, batches, plan, device=device, shelf=shelf)
     lockstep.remember, lockstep.moments = remember, moments
     try:
         return lockstep.run_model(model, call)
@@ -123,12 +135,9 @@ class Lockstep(Handler):
             while True:
                 handed = [self._step(runner) for runner in runners]
                 if all(runner.done for runner in runners):
-                    return self._gather(handed)
+                    return gather(handed, self.batches, num_nodes=self.graph.num_nodes)
                 if any(runner.done for runner in runners):
-                    raise ValueError(
-                        "Expected every batch to pass the same convs (got a forward whose depth depends on the "
-                        "batch): let it not depend on the rows or the size of the input."
-                    )
+                    raise_other_depth()
                 self._share(handed)
                 del handed  # or these rows would live on while the next ones are made
         finally:
@@ -145,10 +154,7 @@ class Lockstep(Handler):
         """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all."""
         first = handed[0]
         if any((other.conv.name, other.hop) != (first.conv.name, first.hop) for other in handed):
-            raise ValueError(
-                f"Expected every batch to pass the same convs (got {first.conv} for one batch and another one for "
-                f"another): let the forward not depend on the rows or the size of the input."
-            )
+            raise_other_conv(first.conv)
         place = f"{first.conv.name}/{self.calls[first.conv.name]}/{first.hop}"
         if first.is_sum:
             moments = Moments.of(
@@ -158,33 +164,12 @@ class Lockstep(Handler):
             if self.moments is not None:
                 self.moments[place] = moments
         else:
-            whole = self._gather([each.rows for each in handed], of=f"what {first.conv} reads")
+            given: dict[str, Any] = {"num_nodes": self.graph.num_nodes, "of": f"what {first.conv} reads"}
+            whole = gather([each.rows for each in handed], self.batches, **given)
             if self.remember and first.hop is not None:
                 self.remember(place, whole)
         for batch in self.batches:
             batch.shared = whole
-
-    def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
-        """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""
-        first = parts[0]
-        if isinstance(first, dict):
-            return {key: self._gather([part[key] for part in parts], of=of, inner=True) for key in first}
-        if isinstance(first, (tuple, list)):
-            found = [self._gather(list(items), of=of, inner=True) for items in zip(*parts, strict=True)]
-            return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
-        whole: Tensor | None = None
-        if inner and len(parts) > 1 and all(isinstance(part, Tensor) and is_alias(part, first) for part in parts):
-            return first  # one tensor, whatever its number of rows
-        for batch, part in zip(self.batches, parts, strict=True):
-            if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
-                if inner:
-                    return _common(parts)
-                raise_rows(part, of=of, size=batch.size, whole=self.graph.num_nodes)
-            if whole is None:
-                whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
-            whole[batch.nodes] = part[: batch.size]
-        assert whole is not None
-        return whole
 
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv of the batch that is awake on true halo rows."""
@@ -258,38 +243,17 @@ class Lockstep(Handler):
         return normalized(call.conv.module, call.x, means, self.graph.num_nodes)
 
 
-def _common(parts: list[Any]) -> Any:
-    """Return what all batches have in common beside their rows, such as a penalty on the weights.
-
-    Raises:
-        ValueError: where they differ.
-    """
-    first = parts[0]
-    if not all(_is_same(first, part) for part in parts):
-        got = f"shape {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
-        raise ValueError(
-            f"Expected every output to have one row per node, or not to depend on the nodes (got {got} that is another "
-            f"one for every batch): compute it outside of the model, from its rows."
-        )
-    return first
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.shape == other.shape and bool(torch.allclose(one, other))
-    return bool(one == other)
-
-
-def raise_rows(part: Any, *, of: str, size: int, whole: int | None = None) -> NoReturn:
-    """Raise for what has not one row per node."""
-    if isinstance(part, Tensor) and part.dim() and part.size(0) == whole:
-        raise ValueError(
-            f"Expected {of} to have one row per node of the batch (got a row for every node of the graph, {whole} for "
-            f"{size}): a table of all nodes inside the model must be indexed by batch.n_id, give call=lambda model, "
-            f"batch: ..."
-        )
-    got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+def raise_other_depth() -> NoReturn:
+    """Raise for batches of which some are at their end."""
     raise ValueError(
-        f"Expected {of} to have one row per node (got {got} for a batch of {size} nodes): let the model return rows of "
-        f"nodes, and pool outside of it."
+        "Expected every batch to pass the same convs (got a forward whose depth depends on the batch): let it not "
+        "depend on the rows or the size of the input."
+    )
+
+
+def raise_other_conv(conv: Conv) -> NoReturn:
+    """Raise for batches that have come to different convs."""
+    raise ValueError(
+        f"Expected every batch to pass the same convs (got {conv} for one batch and another one for another): let the "
+        f"forward not depend on the rows or the size of the input."
     )
