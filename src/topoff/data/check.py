@@ -13,8 +13,10 @@ from topoff.data.attributes import check_attributes
 from topoff.data.layout import MASKS
 from topoff.data.refusal import refuse, refuse_type
 from topoff.data.split import masked
+from topoff.data.store import stored
 
 GAPS = 1000  # classes of which any number may be missing
+ROWS = 1 << 16  # of features that are looked at in one go
 SPREAD = 10  # times those that occur, up to which ids of more classes may go
 
 
@@ -27,7 +29,7 @@ def check(data: Data, *, labels: bool = True) -> Data:
     overlap, train_mask not empty; OGB's `split_idx`, or `train_idx`, `valid_idx`, `test_idx`, become masks; edge_weight
     (E,) finite, in x's dtype; edge_attr with E rows; further attributes as `check_attributes` wants them. Directed
     edges, self-loops, duplicates and isolated nodes stay as they are. With labels=False, y, all masks, or those besides
-    train_mask may be missing.
+    train_mask may be missing. On the memory-mapped arrays of a store, int32 edges and float16 features stay, too.
 
     Raises ValueError or TypeError in one sentence with the remedy.
 
@@ -65,11 +67,12 @@ def check_graph(data: Data) -> Data:
     if "edge_label" in data or "edge_label_index" in data:
         refuse("labels of nodes", "'edge_label'", "link tasks are not supported yet: delete it and set data.y")
     out = Data.from_dict(data.to_dict())
-    out.x = _check_x(data.x)
+    store = stored(data)  # whose types stay as they are: a copy may not fit into memory
+    out.x = _check_x(data.x, convert=store is None)
     out = masked(out, len(out.x))
     if data.get("num_nodes", len(out.x)) != len(out.x):
         refuse(f"'x' to have {data.num_nodes} rows, as num_nodes says", str(len(out.x)), "give every node a row")
-    out.edge_index = _check_edge_index(data.edge_index, out.x.size(0))
+    out.edge_index = _check_edge_index(data.edge_index, out.x.size(0), convert=store is None)
     if data.get("edge_weight") is not None:
         weight = _check_edge_values("edge_weight", data.edge_weight, out.edge_index.size(1))
         _check_size("edge_weight", weight, dtype=out.x.dtype)
@@ -98,6 +101,12 @@ def _is_stamped(data: Data, check: str) -> bool:
     return isinstance(data, Data) and vars(data).get("_passed", {}).get(check) == _state(data)
 
 
+def vouched(data: Data) -> Data:
+    """Take a graph as checked: one on the arrays of a store, which was checked when it was written."""
+    labels = ("check", "check_given") if "y" in data else ()
+    return _stamped(data, *labels, "check_graph")
+
+
 def row_normalized(data: Data) -> Data:
     """Return the graph with the features of every node divided by their sum; rows of zeros stay.
 
@@ -124,17 +133,17 @@ def _dense(name: str, value: Any) -> Tensor:
     return value
 
 
-def _check_x(value: Any) -> Tensor:
+def _check_x(value: Any, *, convert: bool) -> Tensor:
     x = _dense("x", value)
     if x.dim() < 2 or x.numel() == 0:
         remedy = "a graph needs at least one node and one feature; use torch.ones(n, 1) where there are none"
         refuse("'x' to have shape (nodes, features)", str(tuple(x.shape)), remedy)
-    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-    finite = torch.isfinite(x).flatten(1).all(dim=1)
-    if not finite.all():
-        rows = (~finite).nonzero().view(-1)
+    x = x if x.dtype in (torch.float32, torch.float64) or not convert else x.float()
+    finite = [torch.isfinite(some).flatten(1).all(dim=1) for some in torch.split(x, ROWS)]
+    if not all(bool(some.all()) for some in finite):
+        rows = (~torch.cat(finite)).nonzero().view(-1)
         refuse("'x' to be finite", f"NaN or inf in {len(rows)} rows, first {int(rows[0])}", "replace or impute them")
-    _check_size("x", x, dtype=x.dtype)
+    _check_size("x", x, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
     return x
 
 
@@ -150,7 +159,7 @@ def _check_size(name: str, values: Tensor, *, dtype: torch.dtype) -> None:
         refuse(f"'{name}' to hold numbers up to {most:.2g}, whose squares {dtype} can hold", got, remedy)
 
 
-def _check_edge_index(value: Any, n: int) -> Tensor:
+def _check_edge_index(value: Any, n: int, *, convert: bool) -> Tensor:
     if hasattr(value, "as_tensor"):  # PyG's EdgeIndex
         value = value.as_tensor()
     edge_index = _dense("edge_index", value)
@@ -159,7 +168,7 @@ def _check_edge_index(value: Any, n: int) -> Tensor:
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         remedy = "one column per edge; transpose a list of pairs with .t()"
         refuse("'edge_index' to have shape (2, edges)", str(tuple(edge_index.shape)), remedy)
-    edge_index = edge_index.long().contiguous()
+    edge_index = edge_index.long().contiguous() if convert else edge_index
     if edge_index.numel() and (edge_index.min() < 0 or edge_index.max() >= n):
         got = f"{int(edge_index.min())} to {int(edge_index.max())}"
         refuse(f"'edge_index' to hold node ids from 0 to {n - 1}", got, "renumber the nodes or add their rows to x")

@@ -8,3 +8,4 @@ LAYOUT = ("edge_index", "x", *CSR, "y", "split", *MASKS, "edge_weight", "edge_at
 CARRIED = (  # by batches, besides the graph's own attributes: see ARCHITECTURE.md
     *("n_id", "batch_size", "supplement", "compensation", "blocks", "halo", "vicinity", "last_draws", "loss_weight"),
 )
+STORE = "store.json"  # the header of a folder of memory-mapped arrays: see data/store

@@ -1,7 +1,7 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +10,13 @@ from torch_geometric.data import Data
 
 from topoff.data.check import check, check_graph
 from topoff.data.layout import NAMES
+from topoff.data.names import Names
 from topoff.data.refusal import refuse, refuse_type, within
 from topoff.data.sources import find_source, read_graph
 from topoff.data.split import choose_split
+from topoff.data.store import open_store
+from topoff.data.store_load import load_store
 from topoff.machine.cache import Arrays
-
-
-@dataclass(frozen=True, repr=False)
-class Names:
-    """Hold what a graph's nodes and classes are called; PyG carries it along in `data.names` and never slices it."""
-
-    node_ids: list[str] | list[int] | None = None  # (n,) the user's own, in the order of x
-    class_names: list[str] | None = None  # in the order of y's classes, or of its columns
-    encoding: dict[str, Any] | None = None  # JSON-able: how tables became features, for load(encoding=...)
-    notes: tuple[str, ...] = ()  # what was done to tables, one sentence each
-    ids: Any = field(default=None, compare=False)  # pyarrow.Array (n,), the node ids as they are in the file of a table
-    folder: Path | None = field(default=None, compare=False)  # of the tables
-
-    def __repr__(self) -> str:
-        counts = {"node ids": self.node_ids, "classes": self.class_names, "notes": self.notes}
-        return f"Names({', '.join(f'{len(part)} {name}' for name, part in counts.items() if part)})"
 
 
 def load(
@@ -41,20 +28,25 @@ def load(
     encoding: Mapping[str, Any] | None = None,
     labels: bool = True,
     trust: bool = False,
+    in_memory: bool | None = None,
 ) -> Data:
     """Return the graph that `source` names, validated by `check`.
 
     `source` is "wordnet" (ships with the package), the name of a PyG dataset (raw files in `root/<Name>/raw`, by
     default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz or with
-    tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables), all of them also relative to `root`, or
-    a PyG `Data`, which is not changed. `./Cora` is always a path and `name:Cora` always the dataset: where plain `Cora`
-    could be both, it is refused. `split` chooses among several splits; where there is none, 60/20/20 % of the
-    labelled nodes are drawn from `seed`. Where nodes or classes have names, `data.names` holds them.
+    tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables) or that is a store (see data/store), all of
+    them also relative to `root`, or a PyG `Data`, which is not changed. `./Cora` is always a path and `name:Cora`
+    always the dataset: where plain `Cora` could be both, it is refused. `split` chooses among several splits; where
+    there is none, 60/20/20 % of the labelled nodes are drawn from `seed`. Where nodes or classes have names,
+    `data.names` holds them.
 
     `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
     there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False a
     `Data` or an .npz file may lack y; without a split of its own it then has no masks either: enough for prediction and
     for self-supervised training.
+
+    A store is read into memory up to 2 GiB of features and edges; a larger one is mapped: int32 edges and features
+    stay on the disk until they are used. `in_memory` decides otherwise; other sources are always read.
 
     No file is unpickled, so that none can run code; raw files that only unpickling could read are refused unless
     `trust` is given, for files from a place that you trust.
@@ -73,6 +65,8 @@ def load(
     if found.tables:
         return _load_tables(found.path, encoding=encoding, split=split, seed=seed)
     with within(source):
+        if found.store:
+            return choose_split(load_store(open_store(found.path), in_memory=in_memory), split=split, seed=seed)
         return _load_arrays(read_graph(found, labels=labels, trust=trust), split=split, seed=seed)
 
 

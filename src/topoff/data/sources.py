@@ -18,6 +18,7 @@ from pathlib import Path
 from topoff.data.npz import read_npz, read_wordnet
 from topoff.data.pyg_datasets import PYG, missing_files, raw_files, read_pyg
 from topoff.data.refusal import refuse
+from topoff.data.store import is_store
 from topoff.machine.cache import Arrays, cache_dir
 from topoff.machine.places import expand_home
 
@@ -44,7 +45,12 @@ class Source:
     @property
     def tables(self) -> bool:
         """Say whether it is a folder of tables."""
-        return self.name is None and is_table_folder(self.path)
+        return self.name is None and is_table_folder(self.path) and not self.store
+
+    @property
+    def store(self) -> bool:
+        """Say whether it is the folder of a store."""
+        return self.name is None and is_store(self.path)
 
 
 def find_source(source: str | Path, *, root: str | Path | None = None) -> Source:
@@ -74,7 +80,7 @@ def find_source(source: str | Path, *, root: str | Path | None = None) -> Source
         return Source(str(source), None, found, base)
     twins = [path for path in (here, below) if _holds_graph(path)]
     raw = [path.resolve() for path in raw_files(name, base)] if twins and name != "wordnet" else []
-    twin = next((path for path in twins if is_table_folder(path) or graph_file(path).resolve() not in raw), None)
+    twin = next((path for path in twins if _is_folder(path) or graph_file(path).resolve() not in raw), None)
     if twin is None:
         return Source(str(source), name, Path(), base)
     if twin.resolve() != below.resolve():
@@ -108,9 +114,8 @@ def read_graph(source: Source, *, labels: bool = True, trust: bool = False) -> A
     file = graph_file(source.path)
     if file.is_file():
         return read_npz(file, labels=labels)
-    remedy = (
-        "give the path of an .npz file or of a folder that holds a graph.npz, or the tables nodes.csv and edges.csv"
-    )
+    remedy = "give the path of an .npz file, of a store, or of a folder that holds a graph.npz or the tables nodes.csv "
+    remedy += "and edges.csv"
     if others := _other_tables(source.path):
         remedy = f"what is in {others} must be called nodes.csv and edges.csv, with commas, or .parquet"
     if (name := known_name(source.path.name)) and (source.path / "raw").is_dir():
@@ -154,6 +159,11 @@ def is_table_folder(path: Path) -> bool:
 # ---- paths
 
 
+def _is_folder(path: Path) -> bool:
+    """Say whether a path is a folder whose graph is no single file."""
+    return is_table_folder(path) or is_store(path)
+
+
 def _base(root: str | Path | None) -> Path:
     """Return the folder of raw files."""
     return expand_home(root) if root is not None else cache_dir() / "raw"
@@ -167,7 +177,7 @@ def _is_possible(path: str) -> bool:
 
 def _is_graph(path: Path) -> bool:
     """Say whether a path can be read."""
-    return is_table_folder(path) or graph_file(path).is_file()
+    return is_store(path) or is_table_folder(path) or graph_file(path).is_file()
 
 
 def _holds_graph(path: Path) -> bool:
