@@ -42,7 +42,7 @@ class NodeSets:
     part. Without parts (method "random"), sizes differ by at most 1.
 
     Attributes:
-        method: "kaminpar", "metis" or "random".
+        method: "kaminpar", "metis", "ldg" (in little memory) or "random".
         ratio: fraction of the nodes in a batch, in (0, 1].
         parts: number of parts that are merged. None: `max(batches, min(max(3000, 4 * batches), n // 50))` parts;
             with method "random", none at all: each batch is a piece of a random permutation.

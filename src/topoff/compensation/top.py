@@ -50,7 +50,7 @@ class TOP(Learner):
         ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
             default 16 for batches of clusters with an offset, else 64.
-        batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
+        batches: "kaminpar", "metis", "ldg" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
             "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
         parts: clusters that are merged into batches.
