@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from topoff import __version__
-from topoff.cli import compare, convert, evaluate, info, measure, partition, predict, report, train
+from topoff.cli import compare, convert, evaluate, generate, info, measure, partition, predict, report, train
 from topoff.cli.flags import with_settings
 from topoff.cli.format import one_line
 from topoff.cli.stopping import interrupt, stopping
@@ -47,6 +47,7 @@ class _Verbs(TyperGroup):
 
 app = typer.Typer(cls=_Verbs, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("info", cls=Verb, epilog=info.EXAMPLES)(info.info)
+app.command("generate", cls=Verb, epilog=generate.EXAMPLES)(generate.generate)
 app.command("convert", cls=Verb, epilog=convert.EXAMPLES)(convert.convert)
 app.command("partition", cls=Verb, epilog=partition.EXAMPLES)(partition.partition)
 app.command("train", cls=Verb, epilog=train.EXAMPLES)(with_settings(train.train))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,23 @@ def progress_bar(*columns: ProgressColumn, quiet: bool, transient: bool = False)
     columns = columns or (TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
     shown = (TextColumn("{task.description}"), BarColumn(bar_width=24), *columns, TextColumn("{task.fields[note]}"))
     return Progress(*shown, console=place, transient=transient, disable=quiet or not place.is_terminal)
+
+
+@contextmanager
+def telling(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """Yield a function that shows what is done and the share of it: on a bar, or by a line for each work elsewhere."""
+    told = ""
+    with progress_bar(quiet=quiet, transient=True) as bar:
+        task = bar.add_task("starting", total=1, note="")
+
+        def tell(what: str, share: float) -> None:
+            nonlocal told
+            bar.update(task, description=what, completed=share)
+            if bar.disable and not quiet and what != told:
+                print_lines([f"{what} ..."], to=bar.console)
+            told = what
+
+        yield tell
 
 
 class Display(Listener):

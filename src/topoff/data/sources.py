@@ -114,7 +114,9 @@ def read_graph(source: Source, *, labels: bool = True, trust: bool = False) -> A
     file = graph_file(source.path)
     if file.is_file():
         return read_npz(file, labels=labels)
-    remedy = "give the path of an .npz file, of a store, or of a folder that holds a graph.npz or the tables nodes.csv "
+    remedy = (
+        "give the path of an .npz file, of a store, or of a folder that holds a graph.npz, or the tables nodes.csv "
+    )
     remedy += "and edges.csv"
     if others := _other_tables(source.path):
         remedy = f"what is in {others} must be called nodes.csv and edges.csv, with commas, or .parquet"

@@ -19,13 +19,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.data.array_file import REMEDY, Array, Entry, check_array, open_array, verify_array
-from topoff.data.layout import STORE
+from topoff.data.layout import OPTIONAL, STORE, STORED
 from topoff.data.refusal import refuse
 from topoff.machine.json_objects import checksum, parse_object
 
 FORMAT, VERSION = "topoff-store", 1
-REQUIRED = ("edge_index", "indptr", "x")
-OPTIONAL = ("y", "split", "edge_weight", "node_ids")
 
 
 @dataclass(frozen=True)
@@ -180,8 +178,8 @@ def _check_arrays(header: Header) -> None:
         "edge_weight": (header.edges,),
         "node_ids": (header.nodes,),
     }
-    for name in (*REQUIRED, *(shapes.keys() - set(REQUIRED))):
-        if name not in (*REQUIRED, *OPTIONAL) or name not in shapes:
+    for name in (*STORED, *(shapes.keys() - set(STORED))):
+        if name not in (*STORED, *OPTIONAL) or name not in shapes:
             raise KeyError(name)
         if (name == "y" and shapes[name][:1] != (header.nodes,)) or shapes[name] != wanted.get(name, shapes[name]):
             raise ValueError(f"{name} of shape {shapes[name]}")

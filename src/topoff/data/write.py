@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topoff.data.layout import SPLITS
+from topoff.data.layout import SPLITS, STORE_FILES
 from topoff.machine.places import expand_home
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def ending_of(out: str, table_format: str | None) -> str:
 def check_place(out: str, *, overwrite: bool) -> Path:
     """Return the absolute path of `out`, and refuse one that exists (unless `overwrite`) or has no parent folder.
 
-    A folder is overwritten only if it holds nothing but tables: other files are never removed.
+    A folder is overwritten only if it holds nothing but tables, or a store: other files are never removed.
 
     >>> check_place("/nowhere/graph.npz", overwrite=False)
     Traceback (most recent call last):
@@ -56,7 +56,8 @@ def check_place(out: str, *, overwrite: bool) -> Path:
     if not overwrite:
         raise FileExistsError(f"Expected OUT to be new (got {path}, which exists); add --overwrite to replace it.")
     wanted_file = path.suffix.lower() in (".npz", ".csv")
-    others = [] if path.is_file() else sorted(name.name for name in path.iterdir() if name.name not in TABLES)
+    ours = (*TABLES, *STORE_FILES)
+    others = [] if path.is_file() else sorted(name.name for name in path.iterdir() if name.name not in ours)
     if path.is_dir() == wanted_file or others:
         got = f"a folder with {others[0]}" if others else "a folder" if path.is_dir() else "a file"
         wanted = "a file" if wanted_file else "a folder of tables only"
