@@ -63,10 +63,9 @@ def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
     edges = graph.data.edge_index
     if edges.numel():
         number = torch.randint(edges.size(1), (1,), generator=generator)
-        nodes = torch.unique(torch.cat([nodes, edges[:, number].view(-1)]))
+        nodes = torch.unique(torch.cat([nodes, edges[:, number].view(-1).long()]))
     while nodes.numel() < TRIED:
-        near = [edges[:, graph.edges_into(nodes, flow=flow)] for flow in ("source_to_target", "target_to_source")]
-        ends = torch.unique(torch.cat(near, dim=1))
+        ends = graph.neighbors(nodes)
         fresh = ends[~torch.isin(ends, nodes)]
         if not fresh.numel():
             break
