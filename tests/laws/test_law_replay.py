@@ -49,11 +49,12 @@ def assert_same(model: nn.Module, graph: Graph, batches: Any, shelf: Shelf, *, c
     """Compare outputs, what convs read and what norms see, bit for bit."""
     plan, seen = make_plan(model, graph, call=call), []
     for where in (None, shelf):
+        graph.shelf = where
         read: list[tuple[str, Tensor]] = []
         moments: dict[str, Any] = {}
         remember: Callable[[str, Tensor], None] = lambda place, rows, read=read: read.append((place, rows.clone()))  # noqa: E731
-        out = exact(model, graph, batches, plan=plan, call=call, remember=remember, moments=moments, shelf=where)
-        bare = exact(model, graph, batches, plan=plan, call=call, shelf=where)
+        out = exact(model, graph, batches, plan=plan, call=call, remember=remember, moments=moments)
+        bare = exact(model, graph, batches, plan=plan, call=call)
         means = [kept.means for kept in moments.values()]
         seen.append(
             ([place for place, _ in read], [*tensors(out), *tensors(bare), *(rows for _, rows in read), *means])

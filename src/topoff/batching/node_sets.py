@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 3000  # default number of parts on a large graph: small ones mix well into batches
+PIECE = 2**17  # nodes that exact inference takes at a time, at most
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 
 
@@ -123,10 +124,14 @@ class NodeSets:
         return self._grouped(self.parts_, self.nodes_.numpy(), epoch=epoch if self.regroup else 0)
 
     def cover(self) -> list[Tensor]:
-        """List as many sets that hold every node of the graph once, whatever is batched; for exact inference."""
+        """List sets that hold every node of the graph once, whatever is batched, for exact inference; part by part.
+
+        They are as many as the batches, or more, so that none is large.
+        """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
-        return self._grouped(self.parts_, np.arange(self.parts_.numel()), epoch=0)
+        order = torch.argsort(self.parts_, stable=True)
+        return list(order.tensor_split(max(len(self), -(-len(order) // PIECE))))
 
     def _grouped(self, parts: Tensor, nodes: Ints, *, epoch: int) -> list[Tensor]:
         """Merge the parts of some nodes into batches."""

@@ -23,6 +23,7 @@ from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, evaluating, plain
 from topoff.forward.exact import Remember, exact
 from topoff.forward.fingerprint import described, fingerprint
+from topoff.forward.replay import Pieces
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
@@ -211,10 +212,10 @@ class Basis:
             check_same_convs(network, self.loader.plan)
         recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
 
-    def _pieces(self) -> list[Data]:
+    def _pieces(self) -> Sequence[Data]:
         """Return batches that hold every node once: those at hand where they do."""
-        sets = self.loader.sets
-        return self.loader.batches() if sets.covers else [self.loader.graph.induced(nodes) for nodes in sets.cover()]
+        loader = self.loader
+        return loader.batches() if loader.sets.covers else Pieces(loader.graph, loader.sets.cover())
 
     # ---- resuming
 

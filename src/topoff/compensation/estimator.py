@@ -30,6 +30,7 @@ from topoff.compensation.factors import Compensation
 from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
+from topoff.graph.aggregation import Empty
 from topoff.graph.graph import Chain, Graph
 from topoff.graph.operators import full_type
 
@@ -99,7 +100,7 @@ class Compensator:
         self.check()
         self._graph, self._plan = graph, plan
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
-        return Principal(width, dtype=self._dtype)
+        return Principal(width, dtype=self._dtype, empty=self._empty)
 
     @full_precision()
     def finish(self, principal: Principal) -> Compensator:
@@ -111,7 +112,7 @@ class Compensator:
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
         if self.estimator == "released":
             self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
-        received = torch.bincount(self._graph.data.edge_index[1], minlength=self._graph.num_nodes)
+        received = torch.from_numpy(self._graph.incoming().degrees)
         self._weight = (received + 1).to(self._dtype).sqrt()
         return self
 
@@ -132,7 +133,12 @@ class Compensator:
     @property
     def _dtype(self) -> torch.dtype:
         """The type of basis and compensation: that of the features, float32 where they have half precision."""
-        return full_type(self._graph.data.x.dtype)
+        return full_type(self._graph.dtype)
+
+    @property
+    def _empty(self) -> Empty | None:
+        """What makes matrices of all nodes; None: memory."""
+        return None if self._graph.shelf is None else self._graph.shelf.empty
 
     @full_precision()
     def of(self, structure: Structure) -> Compensation:
@@ -217,7 +223,7 @@ class Compensator:
         if self._features is None or self._features[0] is not self._graph:
             features = self._graph.propagated(chain).to(self._dtype)
             width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
-            self._features = self._graph, compress([features], width)
+            self._features = self._graph, compress([features], width, empty=self._empty)
         return self._features[1]
 
     def _rows(self, nodes: Tensor) -> Tensor:

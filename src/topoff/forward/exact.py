@@ -36,7 +36,6 @@ from topoff.forward.norms import Moments, check_one_graph, is_over_all, normaliz
 from topoff.forward.plan import Plan
 from topoff.forward.runner import Attributes, Runner
 from topoff.graph.graph import Graph
-from topoff.machine.shelf import Shelf
 
 # Told the rows that a propagation reads by their place in the forward, "conv/call/hop", as `Subgraph` names it.
 Remember = Callable[[str, Tensor], None]
@@ -51,7 +50,6 @@ def exact(
     call: Call | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
-    shelf: Shelf | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
@@ -60,14 +58,15 @@ def exact(
     Args:
         model: any PyG model; its mode and parameters are left as they are.
         graph: the whole graph.
-        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory. With a
-            `shelf` they are asked for one by one, more than once each.
+        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory. On a
+            graph with a shelf they are asked for one by one, more than once each.
         plan: what the model needs, from `make_plan`.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
-        shelf: where matrices over all nodes lie that do not fit in memory: batches then run one after the other, again
-            for every propagation (see `replay`), to the same bits. On the CPU alone; elsewhere it is ignored.
+
+    On a graph with a shelf, where matrices over all nodes do not fit in memory, batches run one after the other, again
+    for every propagation (see `replay`), to the same bits; with a model on the CPU alone.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
@@ -76,10 +75,8 @@ def exact(
 
     model = plain(model)
     device, convs = device_of(model, graph.data.x), describe(model)
-    if shelf is None or device.type != "cpu":
-        lockstep = Lockstep(convs, graph, batches, plan, device=device)
-    else:
-        lockstep = Replay(convs, graph, batches, plan, device=device, shelf=shelf)
+    on_disk = graph.shelf is not None and device.type == "cpu"
+    lockstep = (Replay if on_disk else Lockstep)(convs, graph, batches, plan, device=device)
     lockstep.remember, lockstep.moments = remember, moments
     try:
         return lockstep.run_model(model, call)

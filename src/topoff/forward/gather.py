@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from topoff.forward.extended import is_alias
+from topoff.graph.aggregation import Empty
 from topoff.machine.shelf import put
-
-Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]  # makes a matrix of all nodes, to be filled
 
 
 class Holder(Protocol):

@@ -11,12 +11,13 @@ arithmetic is that of `Lockstep`, batch by batch, so the bits are the same.
 >>> import torch
 >>> from torch_geometric.nn import GCN
 >>> from topoff.forward.exact import exact
+>>> from topoff.machine.shelf import Shelf
 >>> ring = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0], [1, 2, 3, 0, 0, 1, 2, 3]]))
->>> model, graph, plan = GCN(4, 8, num_layers=3, out_channels=2).eval(), Graph(ring), Plan([], (), ())
->>> batches = Pieces(graph, [torch.tensor([0, 1]), torch.tensor([2, 3])])
+>>> model, plan = GCN(4, 8, num_layers=3, out_channels=2).eval(), Plan([], (), ())
 >>> with tempfile.TemporaryDirectory() as folder:
-...     out = exact(model, graph, batches, plan=plan, shelf=Shelf(0, folder=Path(folder)))
->>> torch.equal(out, exact(model, graph, batches, plan=plan))
+...     graph = Graph(ring, shelf=Shelf(0, folder=Path(folder)))
+...     out = exact(model, graph, Pieces(graph, [torch.tensor([0, 1]), torch.tensor([2, 3])]), plan=plan)
+>>> torch.allclose(out, model(ring.x, ring.edge_index), atol=1e-6)
 True
 """
 
@@ -40,7 +41,7 @@ from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
 from topoff.forward.runner import Runner
 from topoff.graph.graph import Graph
-from topoff.machine.shelf import Shelf, put, take
+from topoff.machine.shelf import put, take
 
 Called = tuple[str, int]  # a conv, and how often it was called before in this forward
 Spot = tuple[str, int, int]  # what such a call hands in: first, second, ...
@@ -86,17 +87,11 @@ class Replay(Lockstep):
     """Run one forward per batch and pass, one after the other."""
 
     def __init__(
-        self,
-        convs: list[Conv],
-        graph: Graph,
-        batches: Sequence[Data],
-        plan: Plan,
-        *,
-        device: torch.device,
-        shelf: Shelf,
+        self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
     ) -> None:
+        assert graph.shelf is not None
         super().__init__(convs, graph, [batches[0]], plan, device=device)
-        self.all, self.shelf, self.device = batches, shelf, device
+        self.all, self.shelf, self.device = batches, graph.shelf, device
         self.shared: dict[Spot, Tensor] = {}  # what was handed in at a place, of all batches
         self.returned: dict[Called, Tensor] = {}  # (n, d) what a conv has returned
         self.unkept: set[Called] = set()  # calls of convs that do more than return rows

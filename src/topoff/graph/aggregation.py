@@ -15,6 +15,7 @@ tensor([[0.0000, 1.0000, 0.0000],
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,8 @@ from torch_geometric.data import Data
 
 from topoff.graph.incoming import Array, Incoming, incoming_of
 from topoff.graph.operators import Operator, Sparse, to_sparse
+
+Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]  # makes a matrix of all nodes, to be filled
 
 ROWS = 2**15  # of A that are cut at a time where all of them are multiplied
 
@@ -42,6 +45,7 @@ class Aggregation:
     left: Array | None = None  # (n,) float64
     right: Array | None = None  # (n,) float64
     loops: Array | None = None  # (n,) float64; then P has none
+    widens: bool = False  # the features are kept in a narrower type than `dtype`, which products have
 
     @classmethod
     def of(cls, operator: Operator, dtype: torch.dtype, matrix: Any) -> Aggregation:
@@ -79,10 +83,11 @@ class Aggregation:
         """Return the whole of A."""
         return self._sparse(self.matrix, symmetric=self.symmetric)
 
-    def product(self, h: Tensor) -> Tensor:
-        """Return A h (n, d), some rows at a time, without a gradient."""
-        out = h.new_empty(self.num_nodes, *h.shape[1:])
-        for nodes in torch.arange(self.num_nodes).split(ROWS):
+    def product(self, h: Tensor, *, dtype: torch.dtype | None = None, empty: Empty | None = None) -> Tensor:
+        """Return A h (n, d), some rows at a time, without a gradient; `empty` makes the matrix for it."""
+        shape, dtype = (self.num_nodes, *h.shape[1:]), dtype or h.dtype
+        out = torch.empty(shape, dtype=dtype) if empty is None else empty(shape, dtype)
+        for nodes in torch.split(torch.arange(self.num_nodes), ROWS):
             out[nodes[0] : nodes[-1] + 1] = self.rows(nodes) @ h
         return out
 
@@ -135,26 +140,31 @@ class Aggregation:
 
     def _sparse(self, matrix: Any, **kind: bool) -> Sparse:
         """Convert a piece; a product with it has the type of PyG's own."""
-        return replace(to_sparse(matrix, self.dtype, **kind), weighs=self.dtype if self.operator.weighted else None)
+        return replace(
+            to_sparse(matrix, self.dtype, **kind), weighs=self.dtype if self.operator.weighted or self.widens else None
+        )
 
 
-def aggregation(data: Data, operator: Operator, *, incoming: Incoming | None = None) -> Aggregation:
+def aggregation(
+    data: Data, operator: Operator, *, incoming: Incoming | None = None, dtype: torch.dtype | None = None
+) -> Aggregation:
     """Build A of an operator on the whole graph, as PyG's own layer weighs its messages there.
 
     A[i, j] is the weight of the message from j to i; duplicate edges add up. `incoming` are the edges by receiver,
-    where they are at hand.
+    where they are at hand; `dtype` is the type of products, where the features are kept in a narrower one.
     """
-    n, dtype = int(data.num_nodes or 0), data.x.dtype
+    n, dtype = int(data.num_nodes or 0), dtype or data.x.dtype
+    widens = dtype != data.x.dtype
     if operator.weight is None and operator.norm != "cluster" and not operator.improved:
         incoming = incoming or incoming_of(data.edge_index, n, flow=operator.flow)
         if incoming.is_distinct and not (operator.self_loops and incoming.has_loops):
-            return Aggregation(operator, dtype, incoming, **_scales(operator, incoming))
+            return Aggregation(operator, dtype, incoming, **_scales(operator, incoming), widens=widens)
     edge_index, weight = _weighted_edges(data, operator)
     source, target = edge_index if operator.flow == "source_to_target" else edge_index.flip(0)
     if operator.aggr == "mean":
         weight = weight / torch.bincount(target, minlength=n).clamp(min=1).to(weight.dtype)[target]
     entries = (_array(weight), (_array(target), _array(source)))
-    return Aggregation.of(operator, dtype, sp.coo_array(entries, shape=(n, n)))
+    return replace(Aggregation.of(operator, dtype, sp.coo_array(entries, shape=(n, n))), widens=widens)
 
 
 def _scales(operator: Operator, incoming: Incoming) -> dict[str, Array | None]:

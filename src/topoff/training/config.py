@@ -109,6 +109,10 @@ class Config:
     scalers: Annotated[str, "Comma-separated: identity, amplification, attenuation (pna)."] = "identity,amplification"
     fast_dropout: Annotated[bool, "Use the fast CPU dropout for nn.Dropout inside your own model."] = False
 
+    memory: Annotated[
+        Annotated[float, Gt(0), Lt(math.inf)] | None,
+        "GiB that may be taken; what is larger lies on disk, with the same results. Left out: what is free.",
+    ] = None
     seconds: Annotated[
         Annotated[float, Gt(0), Lt(math.inf)] | None,
         "Train for this many seconds of preparation, refreshes and steps instead of epochs; evaluation is not counted.",

@@ -75,6 +75,12 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(0, folder=tmp_path)
 
 
+def run(model: nn.Module, graph: Graph, plan: Any, shelf: Shelf | None, **given: Any) -> Any:
+    """Run a model exactly, in memory or on a shelf."""
+    graph.shelf = shelf
+    return exact(model, graph, pieces(graph), plan=plan, **given)
+
+
 def pieces(graph: Graph) -> Pieces:
     return Pieces(graph, [torch.arange(10), torch.arange(10, 30), torch.arange(30, 48)])
 
@@ -88,7 +94,7 @@ def test_pieces_are_cut_when_they_are_asked_for(graph: Graph):
 def test_models_that_note_something_on_a_conv_read_it(graph: Graph, shelf: Shelf):
     model = Reading(graph.data.num_features, kind=Noting)
     plan = make_plan(model, graph)
-    memory, disk = (exact(model, graph, pieces(graph), plan=plan, shelf=where) for where in (None, shelf))
+    memory, disk = (run(model, graph, plan, where) for where in (None, shelf))
     assert torch.equal(memory, disk)
     assert not hasattr(model.convs[0], "size")
 
@@ -96,7 +102,7 @@ def test_models_that_note_something_on_a_conv_read_it(graph: Graph, shelf: Shelf
 def test_a_shelf_with_room_keeps_all_in_memory(graph: Graph, tmp_path: Path):
     model = Layers(graph.data.num_features)
     plan, roomy = make_plan(model, graph), Shelf(10**6, folder=tmp_path / "unused")
-    memory, shelved = (exact(model, graph, pieces(graph), plan=plan, shelf=where) for where in (None, roomy))
+    memory, shelved = (run(model, graph, plan, where) for where in (None, roomy))
     assert torch.equal(memory, shelved)
     assert not (tmp_path / "unused").exists()
 
@@ -108,7 +114,7 @@ def test_what_convs_have_returned_is_not_computed_again(graph: Graph, shelf: She
 
     real = Member.product
     monkeypatch.setattr(Member, "product", lambda *given: products.append(1) or real(*given))
-    exact(model, graph, pieces(graph), plan=plan, shelf=shelf)
+    run(model, graph, plan, shelf)
     assert len(products) == 3 * 3  # batches and convs
 
 
@@ -123,14 +129,14 @@ def test_forwards_that_differ_are_refused(kind: type[Layers], match: str, graph:
     model.deep = True
     for where in (None, shelf):
         with pytest.raises(ValueError, match=match):
-            exact(model, graph, pieces(graph), plan=plan, shelf=where)
+            run(model, graph, plan, where)
 
 
 def test_an_output_without_rows_is_refused(graph: Graph, shelf: Shelf):
     model = Layers(graph.data.num_features)
     plan = make_plan(model, graph)
     with pytest.raises(ValueError, match="one row per node"):
-        exact(model, graph, pieces(graph), plan=plan, call=lambda net, b: net(b.x, b.edge_index).sum(), shelf=shelf)
+        run(model, graph, plan, shelf, call=lambda net, b: net(b.x, b.edge_index).sum())
 
 
 def test_an_error_of_the_model_is_told(graph: Graph, shelf: Shelf):
@@ -138,4 +144,4 @@ def test_an_error_of_the_model_is_told(graph: Graph, shelf: Shelf):
     plan = make_plan(model, graph)
     model.convs[2] = nn.Identity()
     with pytest.raises(ValueError, match="Expected the model to run on a part of the graph"):
-        exact(model, graph, pieces(graph), plan=plan, shelf=shelf)
+        run(model, graph, plan, shelf)
