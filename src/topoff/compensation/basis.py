@@ -23,7 +23,6 @@ from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, evaluating, plain
 from topoff.forward.exact import Remember, exact
 from topoff.forward.fingerprint import described, fingerprint
-from topoff.forward.replay import Pieces
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
@@ -96,19 +95,28 @@ class Basis:
             self._fit(networks)
 
     def _fit(self, networks: Sequence[nn.Module]) -> Loader:
-        principal, exact = self.compensator.start(self.loader.graph, self.loader.plan), dict[str, Tensor]()
+        principal, exact = self._start(), dict[str, Tensor]()
         for done, network in enumerate(networks if self.compensates else ()):
             self.loader.tell("basic embeddings", done, len(networks))
             keep = [exact.__setitem__] if self.offset and done == 0 else []
-            self.embed(network, _to(_added(principal), *keep), current=done == 0)
+            self.embed(network, self._seen(_added(principal), *keep), current=done == 0)
         self.compensator.finish(principal)
         self.loader.compensate(exact)
         self._let_go()
         return self.loader
 
+    def _start(self) -> Principal:
+        """Begin a basis; of few nodes in batches, of what these see."""
+        return self.compensator.start(self.loader.graph, self.loader.plan, sight=self.loader.sight())
+
+    def _seen(self, *sinks: Remember) -> Remember:
+        """Return what hands over what the batches see of rows, or all of them."""
+        sight, give = self.compensator.sight, _to(*sinks)
+        return give if sight is None else lambda place, rows: give(place, sight.of(rows))
+
     def _let_go(self) -> None:
         """Let go of what only batches that are cut anew would read: the basis itself, and A X."""
-        if self.loader.sets.covers and not self.loader.sets.regroup:
+        if (self.loader.sets.covers or self.compensator.sight) and not self.loader.sets.regroup:
             self.compensator.let_go()
             self.loader.graph.let_go()
 
@@ -141,10 +149,9 @@ class Basis:
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
         if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
-        residual, principal = self.loader.residual(), self.compensator.start(self.loader.graph, self.loader.plan)
-        exact: dict[str, Tensor] = {}
+        residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        out = self.embed(self.model, _to(residual.add, _added(principal), *keep), current=True)
+        out = self.embed(self.model, _to(residual.add, self._seen(_added(principal), *keep)), current=True)
         self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
@@ -212,10 +219,10 @@ class Basis:
             check_same_convs(network, self.loader.plan)
         recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
 
-    def _pieces(self) -> Sequence[Data]:
-        """Return batches that hold every node once: those at hand where they do."""
-        loader = self.loader
-        return loader.batches() if loader.sets.covers else Pieces(loader.graph, loader.sets.cover())
+    def _pieces(self) -> list[Data] | list[Tensor]:
+        """Return batches that hold every node once: those at hand where they do, else node sets."""
+        sets = self.loader.sets
+        return self.loader.batches() if sets.covers else sets.cover()
 
     # ---- resuming
 

@@ -19,7 +19,7 @@ from topoff.graph.graph import Graph
 def embed(
     model: nn.Module,
     graph: Graph,
-    batches: Sequence[Data],
+    batches: Sequence[Data] | Sequence[Tensor],
     *,
     plan: Plan,
     collect: Remember,

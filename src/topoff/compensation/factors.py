@@ -26,11 +26,10 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from topoff.compensation.principal import full_precision
+from topoff.compensation.sight import Sight, Way, incoming
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
 from topoff.graph.operators import Movable, Operator
-
-Way = Operator | str  # how messages come in: through an operator, or on the general path through a neighbourhood
 
 
 def ways_of(place: str, plan: Plan) -> list[Way]:
@@ -90,13 +89,15 @@ class Compensation(Movable):
         return self.read @ (h if self.anchors is None else h[self.anchors]).to(self.read.dtype)
 
     @full_precision()
-    def add_offsets(self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor) -> None:
-        """Keep what the factors miss of the exact embeddings (n, d) that a propagation reads."""
+    def add_offsets(
+        self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor, sight: Sight | None = None
+    ) -> None:
+        """Keep what the factors miss of the exact embeddings that a propagation reads; (n, d), or what is in sight."""
         exact = exact.to(self.read.dtype)
-        summary = self.summary(exact[structure.nodes])
+        summary = self.summary(exact[structure.nodes] if sight is None else sight.own(structure, exact))
         for way in ways:
-            true, estimate = self._messages(structure, way, exact, summary)
-            self.offsets[place, way] = true.sub_(estimate)
+            true = incoming(structure, way, exact) if sight is None else sight.message(structure, way, exact)
+            self.offsets[place, way] = true - self._estimate(way, summary)
 
     @full_precision()
     def residual(
@@ -109,15 +110,13 @@ class Compensation(Movable):
         missing, whole = 0.0, 0.0
         summary = self.summary(rows[structure.nodes])
         for way in ways:
-            true, estimate = self._messages(structure, way, rows, summary)
+            true, estimate = incoming(structure, way, rows), self._estimate(way, summary)
             if (place, way) in self.offsets:
                 estimate = estimate + self.offsets[place, way][:, ::step]
             missing += float((true - estimate).square().sum())
             whole += float(true.square().sum())
         return missing, whole
 
-    def _messages(self, structure: Structure, way: Way, rows: Tensor, summary: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the true messages from outside, or rows of the halo, and what the factors make of the batch."""
-        if isinstance(way, Operator):
-            return structure.spots[way].halo @ rows, self.spread[way] @ summary
-        return rows[structure.around[way].halo], self.halo[way] @ summary
+    def _estimate(self, way: Way, summary: Tensor) -> Tensor:
+        """Return what the factors make of a batch that was read; (k, d) -> (r, d) or (c, d)."""
+        return (self.spread[way] if isinstance(way, Operator) else self.halo[way]) @ summary

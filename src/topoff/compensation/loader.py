@@ -16,6 +16,7 @@ from topoff.batching.position import Position
 from topoff.compensation.certificate import Residual
 from topoff.compensation.estimator import Compensator
 from topoff.compensation.factors import Compensation, ways_of
+from topoff.compensation.sight import Sight
 from topoff.forward.call import Progress
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
@@ -102,8 +103,9 @@ class Loader:
             batch.compensation = None if self.compensator is None else self.compensator.of(batch.supplement.structure)
         for place in list(self._exact):
             rows, ways = self._exact[place], ways_of(place, self.plan)
+            sight = None if self.compensator is None else self.compensator.sight
             for batch in self._batches:
-                batch.compensation.add_offsets(batch.supplement.structure, ways, place, exact=rows)
+                batch.compensation.add_offsets(batch.supplement.structure, ways, place, exact=rows, sight=sight)
             if not self.sets.regroup:
                 del self._exact[place]
         self.tell("compensating batches", len(self._batches), len(self._batches))
@@ -136,6 +138,13 @@ class Loader:
                 rank=int(arrays[f"{number}.numbers"][0]),
                 condition=float(arrays[f"{number}.numbers"][1]),
             )
+
+    def sight(self) -> Sight | None:
+        """Return what the batches see of all nodes, where that is kept instead of all rows: where it is less."""
+        if self.sets.regroup or (self.compensator and self.compensator.estimator == "released"):  # which needs all rows
+            return None
+        sight = Sight([batch.supplement.structure for batch in self.batches()])
+        return sight if sight.size < self.graph.num_nodes else None
 
     def residual(self, *, offsets: bool = True) -> Residual:
         """Return an empty account of how well the compensations at hand explain embeddings."""

@@ -19,7 +19,8 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +28,18 @@ from torch_geometric.data import Data
 
 from topoff.forward.call import Call, caller, device_of, evaluating, plain
 from topoff.forward.convs import Conv, describe
-from topoff.forward.extended import Extended
+from topoff.forward.extended import Extended, is_alias
 from topoff.forward.foreign import raise_broken
-from topoff.forward.gather import gather
 from topoff.forward.intercept import ConvCall, Handler
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
+from topoff.forward.parking import Parking
 from topoff.forward.plan import Plan
+from topoff.forward.rows import common, has_rows, raise_other_conv, raise_other_depth, raise_rows
 from topoff.forward.runner import Attributes, Runner
 from topoff.graph.graph import Graph
+
+LARGE = 10**6  # nodes of a graph from which on sleeping batches may hold more than is to stay in memory
 
 # Told the rows that a propagation reads by their place in the forward, "conv/call/hop", as `Subgraph` names it.
 Remember = Callable[[str, Tensor], None]
@@ -44,7 +48,7 @@ Remember = Callable[[str, Tensor], None]
 def exact(
     model: nn.Module,
     graph: Graph,
-    batches: Sequence[Data],
+    batches: Sequence[Data] | Sequence[Tensor],
     *,
     plan: Plan,
     call: Call | None = None,
@@ -58,8 +62,7 @@ def exact(
     Args:
         model: any PyG model; its mode and parameters are left as they are.
         graph: the whole graph.
-        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory. On a
-            graph with a shelf they are asked for one by one, more than once each.
+        batches: node sets that hold every node once, or `graph.induced(nodes)` of them; their size bounds the memory.
         plan: what the model needs, from `make_plan`.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
@@ -91,9 +94,15 @@ class Lockstep(Handler):
     moments: dict[str, Moments] | None = None
 
     def __init__(
-        self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
+        self,
+        convs: list[Conv],
+        graph: Graph,
+        batches: Sequence[Data] | Sequence[Tensor],
+        plan: Plan,
+        *,
+        device: torch.device,
     ) -> None:
-        self.graph, self.plan = graph, plan
+        self.graph, self.plan, self.parking = graph, plan, None if graph.num_nodes < LARGE else Parking()
         self.batches = [Member(graph, batch, plan, device=device) for batch in batches]
         self.awake = self.batches[0]
         super().__init__([conv for conv in convs if conv.path != "batch"])  # in eval mode a batch norm acts per row
@@ -132,19 +141,21 @@ class Lockstep(Handler):
             while True:
                 handed = [self._step(runner) for runner in runners]
                 if all(runner.done for runner in runners):
-                    return gather(handed, self.batches, num_nodes=self.graph.num_nodes)
+                    return self._gather(handed)
                 if any(runner.done for runner in runners):
                     raise_other_depth()
                 self._share(handed)
                 del handed  # or these rows would live on while the next ones are made
         finally:
+            if self.parking:
+                self.parking.close()
             for runner in runners:
                 runner.close()
                 del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
 
     def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch
-        with self.attributes.of(runner):
+        with self.attributes.of(runner), self.parking.awake(runner.batch) if self.parking else nullcontext():
             return runner.step()
 
     def _share(self, handed: list[Handed]) -> None:
@@ -161,12 +172,34 @@ class Lockstep(Handler):
             if self.moments is not None:
                 self.moments[place] = moments
         else:
-            given: dict[str, Any] = {"num_nodes": self.graph.num_nodes, "of": f"what {first.conv} reads"}
-            whole = gather([each.rows for each in handed], self.batches, **given)
+            whole = self._gather([each.rows for each in handed], of=f"what {first.conv} reads")
             if self.remember and first.hop is not None:
                 self.remember(place, whole)
         for batch in self.batches:
             batch.shared = whole
+
+    def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
+        """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""
+        first = parts[0]
+        if isinstance(first, dict):
+            return {key: self._gather([part[key] for part in parts], of=of, inner=True) for key in first}
+        if isinstance(first, (tuple, list)):
+            found = [self._gather(list(items), of=of, inner=True) for items in zip(*parts, strict=True)]
+            return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
+        whole: Tensor | None = None
+        if inner and len(parts) > 1 and all(isinstance(part, Tensor) and is_alias(part, first) for part in parts):
+            return first  # one tensor, whatever its number of rows
+        for batch, part in zip(self.batches, parts, strict=True):
+            if not has_rows(part, batch):
+                if inner:
+                    return common(parts)
+                raise_rows(part, of=of, size=batch.size, whole=self.graph.num_nodes)
+            if whole is None:
+                whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
+            with self.parking.reading(batch, part) if self.parking else nullcontext():
+                whole[batch.nodes] = part[: batch.size]
+        assert whole is not None
+        return whole
 
     def convolve(self, call: ConvCall) -> Any:
         """Run a conv of the batch that is awake on true halo rows."""
@@ -196,10 +229,11 @@ class Lockstep(Handler):
         They are where that is known, where they are collected, and where fewer numbers are exchanged.
         """
         batch, told = self.awake, self.remember is not None
+        narrows = rows.size(1) > int(call.conv.module.out_channels)  # type: ignore[arg-type]
         if rows is batch.data.x:
-            known = batch.known(call.operator, rows)
+            known = batch.known(call.operator, rows) if batch.is_cut or not narrows else None
             return (rows, False) if known is None else (known, True)
-        if not told and rows.size(1) > int(call.conv.module.out_channels):  # type: ignore[arg-type]
+        if not told and narrows:
             return rows, False
         return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
 
@@ -238,19 +272,3 @@ class Lockstep(Handler):
         check_one_graph(call, batch.rows)
         means = batch.hand_in(Handed(call.conv, 0, sums_of(call.x[: batch.size]), is_sum=True))
         return normalized(call.conv.module, call.x, means, self.graph.num_nodes)
-
-
-def raise_other_depth() -> NoReturn:
-    """Raise for batches of which some are at their end."""
-    raise ValueError(
-        "Expected every batch to pass the same convs (got a forward whose depth depends on the batch): let it not "
-        "depend on the rows or the size of the input."
-    )
-
-
-def raise_other_conv(conv: Conv) -> NoReturn:
-    """Raise for batches that have come to different convs."""
-    raise ValueError(
-        f"Expected every batch to pass the same convs (got {conv} for one batch and another one for another): let the "
-        f"forward not depend on the rows or the size of the input."
-    )

@@ -12,7 +12,6 @@ from topoff.data.check import check_graph
 from topoff.forward.arguments import settle
 from topoff.forward.call import Call, in_precision, plain
 from topoff.forward.exact import exact
-from topoff.forward.replay import Pieces
 from topoff.forward.room import graph_for
 from topoff.forward.trial import make_plan
 from topoff.machine.notices import notify
@@ -44,4 +43,4 @@ def predict(
     sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
     graph = graph_for(plain(model), data, memory=memory)
     plan = make_plan(model, graph, call=call)
-    return exact(model, graph, Pieces(graph, sets.cover()), plan=plan, call=call)
+    return exact(model, graph, sets.cover(), plan=plan, call=call)

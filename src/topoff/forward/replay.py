@@ -16,7 +16,7 @@ arithmetic is that of `Lockstep`, batch by batch, so the bits are the same.
 >>> model, plan = GCN(4, 8, num_layers=3, out_channels=2).eval(), Plan([], (), ())
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     graph = Graph(ring, shelf=Shelf(0, folder=Path(folder)))
-...     out = exact(model, graph, Pieces(graph, [torch.tensor([0, 1]), torch.tensor([2, 3])]), plan=plan)
+...     out = exact(model, graph, [torch.tensor([0, 1]), torch.tensor([2, 3])], plan=plan)
 >>> torch.allclose(out, model(ring.x, ring.edge_index), atol=1e-6)
 True
 """
@@ -25,20 +25,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.forward.convs import Conv
-from topoff.forward.exact import Lockstep, raise_other_conv, raise_other_depth
+from topoff.forward.exact import Lockstep
 from topoff.forward.extended import is_alias
-from topoff.forward.gather import Part, empty_like, gather, has_rows, raise_rows
 from topoff.forward.intercept import ConvCall, map_tensors
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
+from topoff.forward.rows import has_rows, raise_other_conv, raise_other_depth, raise_rows
 from topoff.forward.runner import Runner
 from topoff.graph.graph import Graph
 from topoff.machine.shelf import put, take
@@ -47,26 +47,13 @@ Called = tuple[str, int]  # a conv, and how often it was called before in this f
 Spot = tuple[str, int, int]  # what such a call hands in: first, second, ...
 
 
-class Pieces(Sequence[Data]):
-    """Cut batches out of a graph one by one, whenever they are asked for, and keep none."""
+@dataclass(frozen=True)
+class Part:
+    """Hold what is known of a batch that is gone."""
 
-    def __init__(self, graph: Graph, sets: Sequence[Tensor]) -> None:
-        """Take node sets that hold every node once."""
-        self.graph, self.sets = graph, sets
-
-    def __len__(self) -> int:
-        """Count them."""
-        return len(self.sets)
-
-    @overload
-    def __getitem__(self, number: int) -> Data: ...
-    @overload
-    def __getitem__(self, number: slice) -> Pieces: ...
-    def __getitem__(self, number: int | slice) -> Data | Pieces:
-        """Cut one, or leave some for later."""
-        if isinstance(number, slice):
-            return Pieces(self.graph, self.sets[number])
-        return self.graph.induced(self.sets[number])
+    nodes: Tensor  # (b,)
+    size: int  # b
+    rows: int  # those that its model sees
 
 
 @dataclass
@@ -87,11 +74,17 @@ class Replay(Lockstep):
     """Run one forward per batch and pass, one after the other."""
 
     def __init__(
-        self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
+        self,
+        convs: list[Conv],
+        graph: Graph,
+        batches: Sequence[Data] | Sequence[Tensor],
+        plan: Plan,
+        *,
+        device: torch.device,
     ) -> None:
         assert graph.shelf is not None
-        super().__init__(convs, graph, [batches[0]], plan, device=device)
-        self.all, self.shelf, self.device = batches, graph.shelf, device
+        super().__init__(convs, graph, batches[:1], plan, device=device)
+        self.all, self.shelf, self.device, self.parking = batches, graph.shelf, device, None
         self.shared: dict[Spot, Tensor] = {}  # what was handed in at a place, of all batches
         self.returned: dict[Called, Tensor] = {}  # (n, d) what a conv has returned
         self.unkept: set[Called] = set()  # calls of convs that do more than return rows
@@ -160,21 +153,26 @@ class Replay(Lockstep):
         if not has_rows(value, holder):
             raise_rows(value, of=of, size=batch.size, whole=self.graph.num_nodes)
         if front.whole is None:
-            front.whole = empty_like(value, self.graph.num_nodes, empty=self.shelf.empty)
+            front.whole = self._empty(value)
         put(front.whole, batch.nodes, value[: batch.size])
 
     def _keep_made(self, front: Front) -> None:
         """Write down what convs have returned for the batch; nobody would read it where the forward is at its end."""
         for called, rows in self.now_made.items():
             if called not in front.made:
-                front.made[called] = empty_like(rows, self.graph.num_nodes, empty=self.shelf.empty)
+                front.made[called] = self._empty(rows)
             put(front.made[called], self.awake.nodes, rows)
 
     def _outputs(self, front: Front) -> Any:
         """Return the outputs of all batches in the order of the nodes."""
         if front.whole is not None:
             return front.whole
-        return gather(front.parts, front.holders, num_nodes=self.graph.num_nodes, empty=self.shelf.empty)
+        self.batches = front.holders  # type: ignore[assignment]  # all that is left of them
+        return self._gather(front.parts)
+
+    def _empty(self, like: Tensor) -> Tensor:
+        """Return an empty matrix for all nodes, of the kind of a batch's rows."""
+        return self.shelf.empty((self.graph.num_nodes, *like.shape[1:]), like.dtype)
 
     def _finish(self, front: Front) -> None:
         """Share what all batches have handed in, and let go of what only convs that are done have read."""

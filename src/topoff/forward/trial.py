@@ -29,12 +29,12 @@ from topoff.forward.difference import is_finite
 from topoff.forward.exact import Lockstep
 from topoff.forward.extended import Extended
 from topoff.forward.foreign import ForeignInputError, is_refusal
-from topoff.forward.gather import raise_rows
 from topoff.forward.intercept import ConvCall, map_tensors
 from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
 from topoff.forward.rehearsal import Rehearsal
+from topoff.forward.rows import raise_rows
 from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.forward.watch import Tracer, Watch
 from topoff.graph.graph import Graph

@@ -87,8 +87,9 @@ class Aggregation:
         """Return A h (n, d), some rows at a time, without a gradient; `empty` makes the matrix for it."""
         shape, dtype = (self.num_nodes, *h.shape[1:]), dtype or h.dtype
         out = torch.empty(shape, dtype=dtype) if empty is None else empty(shape, dtype)
-        for nodes in torch.split(torch.arange(self.num_nodes), ROWS):
-            out[nodes[0] : nodes[-1] + 1] = self.rows(nodes) @ h
+        for start in range(0, self.num_nodes, ROWS):
+            stop = min(start + ROWS, self.num_nodes)
+            out[start:stop] = self.rows(torch.arange(start, stop)) @ h
         return out
 
     def rows(self, nodes: Tensor) -> Sparse:

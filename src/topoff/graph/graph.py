@@ -156,7 +156,8 @@ class Graph:
     def propagated_rows(self, chain: Chain, nodes: Tensor) -> Tensor:
         """Return some rows of the features after the operators of a chain; one operator needs no others; (b, f)."""
         if len(chain) == 1 and chain not in self._constants:
-            return (self.aggregation(chain[0]).rows(nodes) @ self.data.x).to(self.dtype)
+            rows: Tensor = self.aggregation(chain[0]).rows(nodes) @ self.data.x
+            return rows.to(self.dtype)
         return self.propagated(chain).index_select(0, nodes)
 
     def let_go(self) -> None:
@@ -186,13 +187,16 @@ class Graph:
         found = [each.senders[each.spans(nodes.numpy())[0]] for each in map(self.incoming, flows)]
         return torch.from_numpy(np.unique(np.concatenate(found)).astype(np.int64))
 
-    def induced(self, nodes: Tensor) -> Data:
-        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them."""
-        edge_ids = self.edges_into(nodes)
-        local, edges = self._numbered(nodes), self._edges(edge_ids)
-        source = local.index_select(0, edges[0])
+    def induced(self, nodes: Tensor, *, edges: bool = True) -> Data:
+        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them.
+
+        Without `edges` there are none: enough for a model whose messages are all taken from operators.
+        """
+        edge_ids = self.edges_into(nodes if edges else nodes[:0])
+        local, ends = self._numbered(nodes), self._edges(edge_ids)
+        source = local.index_select(0, ends[0])
         inside = (source >= 0).nonzero().view(-1)
-        target = local.index_select(0, edges[1].index_select(0, inside))
+        target = local.index_select(0, ends[1].index_select(0, inside))
         batch = Data(edge_index=torch.stack([source.index_select(0, inside), target]))
         self.fill(batch, nodes, edge_ids.index_select(0, inside))
         batch.n_id = nodes
@@ -217,14 +221,14 @@ class Graph:
         around, local = flow in (AROUND, APART), self._numbered(nodes)
         edge_ids = self._touching(nodes) if around else self.edges_into(nodes, flow=flow)
         edges = self._edges(edge_ids)
-        halo = edges[local[edges] < 0].unique()
+        halo = torch.unique(edges[local[edges] < 0])
         size = nodes.numel() + halo.numel()
         local[halo] = torch.arange(nodes.numel(), size)
         others = 0
         if around:
             edge_ids = self._touching(torch.cat([nodes, halo]))
             edges = self._edges(edge_ids)
-            beyond = edges[local[edges] < 0].unique()
+            beyond = torch.unique(edges[local[edges] < 0])
             others = min(1, beyond.numel()) if flow == AROUND else beyond.numel()
             local[beyond] = size if flow == AROUND else torch.arange(size, size + others)
         others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
@@ -255,7 +259,8 @@ class Graph:
 
     def _edges(self, edge_ids: Tensor) -> Tensor:
         """Return some edges; with 64 bits, as PyG wants them."""
-        return self.data.edge_index.index_select(1, edge_ids).long()
+        edges: Tensor = self.data.edge_index.index_select(1, edge_ids)
+        return edges.long()
 
     def _numbered(self, nodes: Tensor) -> Tensor:
         """Return (n,) the position of each node in the batch, -1 outside."""

@@ -21,7 +21,6 @@ from topoff.forward.call import Learner, Progress
 from topoff.forward.exact import exact
 from topoff.forward.intercept import Handler
 from topoff.forward.plan import Plan
-from topoff.forward.replay import Pieces
 from topoff.forward.subgraph import Subgraph
 from topoff.forward.trial import check_same_convs, make_plan, recheck
 from topoff.graph.graph import APART, AROUND, Graph
@@ -47,10 +46,10 @@ def check_linear(plan: Plan, *, method: str, instead: str) -> None:
             )
 
 
-def pieces_of(graph: Graph, *, most: int) -> Pieces:
-    """Cut the whole graph into pieces for exact inference."""
+def pieces_of(graph: Graph, *, most: int) -> list[Tensor]:
+    """Share out all nodes into pieces for exact inference."""
     count = min(most, max(1, graph.num_nodes // AT_LEAST))
-    return Pieces(graph, torch.arange(graph.num_nodes).tensor_split(count))
+    return list(torch.arange(graph.num_nodes).tensor_split(count))
 
 
 def heard(plan: Plan, graph: Graph) -> tuple[Ints, Ints]:

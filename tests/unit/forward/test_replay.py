@@ -10,7 +10,6 @@ from torch_geometric.nn import GCNConv, SAGEConv
 
 from graphs import communities
 from topoff.forward.exact import exact
-from topoff.forward.replay import Pieces
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 from topoff.machine.shelf import Shelf
@@ -78,17 +77,10 @@ def shelf(tmp_path: Path) -> Shelf:
 def run(model: nn.Module, graph: Graph, plan: Any, shelf: Shelf | None, **given: Any) -> Any:
     """Run a model exactly, in memory or on a shelf."""
     graph.shelf = shelf
-    return exact(model, graph, pieces(graph), plan=plan, **given)
+    return exact(model, graph, SETS, plan=plan, **given)
 
 
-def pieces(graph: Graph) -> Pieces:
-    return Pieces(graph, [torch.arange(10), torch.arange(10, 30), torch.arange(30, 48)])
-
-
-def test_pieces_are_cut_when_they_are_asked_for(graph: Graph):
-    some = pieces(graph)
-    assert [len(batch.n_id) for batch in some] == [10, 20, 18]
-    assert [len(batch.n_id) for batch in some[1:]] == [20, 18]
+SETS = [torch.arange(10), torch.arange(10, 30), torch.arange(30, 48)]
 
 
 def test_models_that_note_something_on_a_conv_read_it(graph: Graph, shelf: Shelf):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from tests.graphs import communities, corners
 from torch import Tensor
 
+from graphs import communities, corners
 from topoff.graph import incoming as room
 from topoff.graph.incoming import Incoming, incoming_of
 
