@@ -89,7 +89,18 @@ def train_flags(given: argparse.Namespace) -> list[str]:
 
 def generate(given: argparse.Namespace, store: Path) -> Any:
     """Write the stand-in; 1 % of its nodes are for training, as few as in papers100M."""
-    command = [sys.executable, "-m", "topoff", "generate", "--out", str(store), "--json", "--quiet", "--dtype", "float16"]
+    command = [
+        sys.executable,
+        "-m",
+        "topoff",
+        "generate",
+        "--out",
+        str(store),
+        "--json",
+        "--quiet",
+        "--dtype",
+        "float16",
+    ]
     for name in ("nodes", "edges", "features", "classes"):
         command += [f"--{name}", str(getattr(given, name))]
     done = subprocess.run([*command, "--split", "0.01,0.002,0.003", "--seed", "1"], check=True, stdout=subprocess.PIPE)

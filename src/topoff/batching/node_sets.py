@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 3000  # default number of parts on a large graph: small ones mix well into batches
+LARGE = 4_000_000  # nodes of a graph whose pieces are ranges
 PIECE = 2**17  # nodes that exact inference takes at a time, at most
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 
@@ -126,11 +127,13 @@ class NodeSets:
     def cover(self) -> list[Tensor]:
         """List sets that hold every node of the graph once, whatever is batched, for exact inference; part by part.
 
-        They are as many as the batches, or more, so that none is large.
+        They are as many as the batches, or more, so that none is large. Those of a large graph are ranges of nodes, as
+        they lie on disk.
         """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
-        order = torch.argsort(self.parts_, stable=True)
+        n = self.parts_.numel()
+        order = torch.arange(n) if n > LARGE else torch.argsort(self.parts_, stable=True)
         return list(order.tensor_split(max(len(self), -(-len(order) // PIECE))))
 
     def _grouped(self, parts: Tensor, nodes: Ints, *, epoch: int) -> list[Tensor]:

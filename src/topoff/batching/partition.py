@@ -133,7 +133,13 @@ def _cut(
     announce(f"partitioning {num_nodes:,} nodes into {parts:,} parts with {method}")
     if method == "ldg":
         return stream(graph, parts=parts, seed=seed)
-    return (_cut_with_metis if method == "metis" else _cut_with_kaminpar)(graph, parts, seed=seed % 2**31)
+    if method == "metis":
+        return _cut_with_metis(graph, parts, seed=seed % 2**31)
+    with tempfile.TemporaryDirectory(prefix="topoff-") as folder:
+        file = Path(folder) / "graph.parhip"
+        _write_parhip(graph, file)
+        del graph  # KaMinPar has its own
+        return _cut_with_kaminpar(file, parts, seed=seed % 2**31)
 
 
 def memory_needed(edges: int, num_nodes: int) -> int:
@@ -191,11 +197,17 @@ def _undirected(edges: Ints, num_nodes: int, *, weight: Floats | None) -> Pairs:
     """Merge edges into pairs; integer weights, none where they are all equal."""
     from scipy.sparse import coo_array
 
-    source, target = edges
-    weight = np.ones(len(source)) if weight is None else weight
-    keep = (source != target) & (weight > 0)
-    directed = coo_array((weight[keep], (source[keep], target[keep])), shape=(num_nodes, num_nodes)).tocsr()
-    graph = (directed + directed.T).tocsr()
+    index = np.int32 if max(num_nodes, edges.shape[1]) < 2**31 else np.int64
+    source, target = edges[0].astype(index, copy=False), edges[1].astype(index, copy=False)
+    value = np.ones(len(source), dtype=np.int32) if weight is None else weight
+    keep = (source != target) & (value > 0)
+    if not keep.all():
+        source, target, value = source[keep], target[keep], value[keep]
+    graph = coo_array((value, (target, source)), shape=(num_nodes, num_nodes)).tocsr()
+    back = graph.T.tocsr()
+    if not all(np.array_equal(getattr(graph, name), getattr(back, name)) for name in ("indptr", "indices", "data")):
+        graph = (graph + back).tocsr()  # else both directions are there, and twice the weight is as good as once
+    del back
     graph.sort_indices()
     whole = _whole(graph.data)
     return Pairs(graph.indptr, graph.indices, whole if len(whole) and whole.max() > 1 else None)
@@ -204,7 +216,7 @@ def _undirected(edges: Ints, num_nodes: int, *, weight: Floats | None) -> Pairs:
 def _whole(weight: Floats) -> Ints:
     """Scale positive weights to positive integers: 1 if all are equal, else a mean of 1000 within TOTAL_WEIGHT."""
     if not len(weight) or weight.min() == weight.max():
-        return np.ones(len(weight), dtype=np.int64)
+        return np.broadcast_to(np.ones(1, dtype=np.int64), weight.shape)  # which takes no memory
     if weight.sum() <= TOTAL_WEIGHT and bool((weight == np.rint(weight)).all()):
         return weight.astype(np.int64)
     share = weight / weight.sum()  # first to shares: a product of large weights and scale could overflow
@@ -222,15 +234,12 @@ def _cut_with_metis(graph: Pairs, parts: int, *, seed: int) -> Ints:
     return np.array(found.vertex_part, dtype=np.int64)
 
 
-def _cut_with_kaminpar(graph: Pairs, parts: int, *, seed: int) -> Ints:
+def _cut_with_kaminpar(file: Path, parts: int, *, seed: int) -> Ints:
     """Run KaMinPar on one thread: more are neither deterministic nor, as measured, faster."""
     import kaminpar
 
     before = kaminpar.seed()
-    with tempfile.TemporaryDirectory(prefix="topoff-") as folder:
-        file = Path(folder) / "graph.parhip"
-        _write_parhip(graph, file)
-        loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
+    loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
     try:
         kaminpar.reseed(seed)
         found = kaminpar.KaMinPar(1, kaminpar.fast_context()).compute_partition(loaded, parts, 0.03)

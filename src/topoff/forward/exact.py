@@ -235,7 +235,8 @@ class Lockstep(Handler):
             return (rows, False) if known is None else (known, True)
         if not told and narrows:
             return rows, False
-        return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
+        whole = batch.exchange(call, rows, record=not call.known, operator=call.operator)
+        return batch.product(call.operator, rows, whole), True
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply the rows of the global operator with the operand of all batches."""
@@ -249,7 +250,8 @@ class Lockstep(Handler):
                 return known.clone()  # some (GCN2Conv) write into what they are given
             return batch.product(call.operator, operand, self.graph.features(operand.device))
         record = not call.conv.transforms_first and not call.known
-        return batch.product(call.operator, operand, batch.exchange(call, operand, record=record))
+        whole = batch.exchange(call, operand, record=record, operator=call.operator)
+        return batch.product(call.operator, operand, whole)
 
     def deep_steps(self, conv: Conv) -> frozenset[int]:
         """Return the propagations of a conv that read another's result: they get true rows of that."""

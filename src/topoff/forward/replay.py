@@ -41,6 +41,7 @@ from topoff.forward.plan import Plan
 from topoff.forward.rows import has_rows, raise_other_conv, raise_other_depth, raise_rows
 from topoff.forward.runner import Runner
 from topoff.graph.graph import Graph
+from topoff.graph.operators import Operator
 from topoff.machine.shelf import put, take
 
 Called = tuple[str, int]  # a conv, and how often it was called before in this forward
@@ -64,6 +65,7 @@ class Front:
     conv: Conv | None = None
     hop: int | None = None
     is_sum: bool = False
+    operator: Operator | None = None  # with which the rows are multiplied, where no batch was cut before
     whole: Tensor | None = None  # (n, d) the rows so far
     parts: list[Any] = field(default_factory=list)  # sums, or outputs that are not one tensor
     holders: list[Part] = field(default_factory=list)
@@ -86,6 +88,7 @@ class Replay(Lockstep):
         super().__init__(convs, graph, batches[:1], plan, device=device)
         self.all, self.shelf, self.device, self.parking = batches, graph.shelf, device, None
         self.shared: dict[Spot, Tensor] = {}  # what was handed in at a place, of all batches
+        self.aggregated: list[Tensor] = []  # (n, d) those of them that were multiplied with an operator already
         self.returned: dict[Called, Tensor] = {}  # (n, d) what a conv has returned
         self.unkept: set[Called] = set()  # calls of convs that do more than return rows
         self.now_made: dict[Called, Tensor] = {}  # (b, d) of the batch that is awake
@@ -104,6 +107,7 @@ class Replay(Lockstep):
     def _run_batch(self, number: int, forward: Callable[[Data], Any], front: Front) -> None:
         """Run one batch to the front."""
         member = Member(self.graph, self.all[number], self.plan, device=self.device)
+        member.aggregated = {rows.data_ptr() for rows in self.aggregated}
         member.runner = runner = Runner(member, forward)
         self.now_made = {}
         try:
@@ -141,6 +145,7 @@ class Replay(Lockstep):
         if isinstance(value, Handed) and front.at is not None:
             if first:
                 front.conv, front.hop, front.is_sum = value.conv, value.hop, value.is_sum
+                front.operator = None if batch.is_cut else value.operator
             elif front.conv is None or (value.conv.name, value.hop) != (front.conv.name, front.hop):
                 raise_other_conv(value.conv)
             of = f"what {value.conv} reads"
@@ -186,15 +191,32 @@ class Replay(Lockstep):
         else:
             assert front.whole is not None
             self.shelf.put_away(front.whole)
-            self.shared[front.at] = front.whole
             if self.remember and front.hop is not None:
                 self.remember(place, front.whole)
+            self.shared[front.at] = self._multiplied(front)
         for called, rows in front.made.items():
             if called not in self.unkept:
                 self.shelf.put_away(rows)
                 self.returned[called] = rows
                 for at in [at for at in self.shared if at[:2] == called]:
-                    del self.shared[at]
+                    gone = self.shared.pop(at)
+                    self.aggregated = [rows for rows in self.aggregated if rows is not gone]
+
+    def _multiplied(self, front: Front) -> Tensor:
+        """Return what the batches read next: the rows, or at once the product with all of them, column by column.
+
+        Batch by batch every one would read rows all over a matrix that is larger than memory.
+        """
+        assert front.whole is not None
+        if front.operator is None:
+            return front.whole
+        rows, front.whole = front.whole, None
+        whole = self.graph.aggregation(front.operator)
+        dtype = rows.dtype if whole.weighs is None else torch.promote_types(whole.weighs, rows.dtype)
+        product = whole.product(rows, dtype=dtype, shelf=self.shelf)
+        self.shelf.put_away(product)
+        self.aggregated.append(product)
+        return product
 
     def convolve(self, call: ConvCall) -> Any:
         """Give back what a conv has returned in an earlier pass, or run it."""

@@ -27,7 +27,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.graph.incoming import Array, Incoming, incoming_of
-from topoff.graph.operators import Operator, Sparse, to_sparse
+from topoff.graph.operators import Operator, Sparse, full_type, to_sparse
+from topoff.machine.shelf import Shelf
 
 Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]  # makes a matrix of all nodes, to be filled
 
@@ -83,13 +84,24 @@ class Aggregation:
         """Return the whole of A."""
         return self._sparse(self.matrix, symmetric=self.symmetric)
 
-    def product(self, h: Tensor, *, dtype: torch.dtype | None = None, empty: Empty | None = None) -> Tensor:
-        """Return A h (n, d), some rows at a time, without a gradient; `empty` makes the matrix for it."""
+    def product(self, h: Tensor, *, dtype: torch.dtype | None = None, shelf: Shelf | None = None) -> Tensor:
+        """Return A h (n, d), some rows at a time, without a gradient.
+
+        With a shelf it may lie on disk, and as many columns of h are read into memory at a time as may be there: rows
+        of neighbours are all over it.
+        """
         shape, dtype = (self.num_nodes, *h.shape[1:]), dtype or h.dtype
-        out = torch.empty(shape, dtype=dtype) if empty is None else empty(shape, dtype)
-        for start in range(0, self.num_nodes, ROWS):
-            stop = min(start + ROWS, self.num_nodes)
-            out[start:stop] = self.rows(torch.arange(start, stop)) @ h
+        if shelf is None or h.dim() != 2:
+            out, width = torch.empty(shape, dtype=dtype), max(1, h.size(-1))
+        else:
+            size = len(h) * full_type(h.dtype).itemsize
+            out, width = shelf.empty(shape, dtype), max(1, min(h.size(1), shelf.block // max(1, size)))
+        for first in range(0, h.size(-1), width):
+            last = first + width
+            part = h if shelf is None else h[:, first:last].to(full_type(h.dtype)).contiguous()
+            for start in range(0, self.num_nodes, ROWS):
+                stop = min(start + ROWS, self.num_nodes)
+                out[start:stop, ..., first:last] = self.rows(torch.arange(start, stop)) @ part
         return out
 
     def rows(self, nodes: Tensor) -> Sparse:
@@ -112,9 +124,9 @@ class Aggregation:
 
     def _rows(self, nodes: Array) -> Any:
         """Return A[B, :] as scipy.sparse.csr_array, in float64, columns ascending."""
-        positions, counts = self.incoming.spans(nodes)
+        positions, counts = self.incoming.window(nodes) or self.incoming.spans(nodes)
         columns, pointers = self.incoming.senders[positions], np.append(0, np.cumsum(counts))
-        values = np.ones(len(columns)) if self.values is None else self.values[positions]
+        values = np.ones(len(columns)) if self.values is None else np.array(self.values[positions])  # a copy
         if self.right is not None:
             values *= self.right[columns]
         if self.left is not None:
@@ -141,9 +153,12 @@ class Aggregation:
 
     def _sparse(self, matrix: Any, **kind: bool) -> Sparse:
         """Convert a piece; a product with it has the type of PyG's own."""
-        return replace(
-            to_sparse(matrix, self.dtype, **kind), weighs=self.dtype if self.operator.weighted or self.widens else None
-        )
+        return replace(to_sparse(matrix, self.dtype, **kind), weighs=self.weighs)
+
+    @property
+    def weighs(self) -> torch.dtype | None:
+        """The type of the weights that PyG's messages are multiplied with; None where there are none."""
+        return self.dtype if self.operator.weighted or self.widens else None
 
 
 def aggregation(
@@ -158,7 +173,7 @@ def aggregation(
     widens = dtype != data.x.dtype
     if operator.weight is None and operator.norm != "cluster" and not operator.improved:
         incoming = incoming or incoming_of(data.edge_index, n, flow=operator.flow)
-        if incoming.is_distinct and not (operator.self_loops and incoming.has_loops):
+        if incoming.is_distinct and not (operator.self_loops and len(incoming.loops)):
             return Aggregation(operator, dtype, incoming, **_scales(operator, incoming), widens=widens)
     edge_index, weight = _weighted_edges(data, operator)
     source, target = edge_index if operator.flow == "source_to_target" else edge_index.flip(0)

@@ -149,8 +149,8 @@ class Graph:
         if not chain:
             return self.data.x  # type: ignore[no-any-return]
         if chain not in self._constants:
-            operand, empty = self.propagated(chain[:-1]), None if self.shelf is None else self.shelf.empty
-            self._constants[chain] = self.aggregation(chain[-1]).product(operand, dtype=self.dtype, empty=empty)
+            whole, operand = self.aggregation(chain[-1]), self.propagated(chain[:-1])
+            self._constants[chain] = whole.product(operand, dtype=self.dtype, shelf=self.shelf)
         return self._constants[chain]
 
     def propagated_rows(self, chain: Chain, nodes: Tensor) -> Tensor:
@@ -161,17 +161,19 @@ class Graph:
         return self.propagated(chain).index_select(0, nodes)
 
     def let_go(self) -> None:
-        """Let go of the propagated features: batches that were cut once have their rows; they can be made again."""
-        self._constants.clear()
+        """Let go of the propagated features, unless they are on disk: batches that were cut once have their rows."""
+        if self.shelf is None:
+            self._constants.clear()
 
     @cached_property
     def corners(self) -> Tensor:
         """A node without edges, one with a self-loop, one with the most edges, and the last of all."""
-        source, target = self.data.edge_index
-        degree = torch.bincount(source, minlength=self.num_nodes) + torch.bincount(target, minlength=self.num_nodes)
-        alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
-        last = alone.new_tensor([self.num_nodes - 1])
-        corners: Tensor = torch.unique(torch.cat([alone[:1], loops[:1], degree.argmax().view(1), last]))
+        incoming = self.incoming()
+        sent = incoming if incoming.is_symmetric else self.incoming("target_to_source")
+        degree = torch.from_numpy(incoming.degrees + sent.degrees)
+        alone, last = (degree == 0).nonzero().view(-1), torch.tensor([self.num_nodes - 1])
+        loops = torch.from_numpy(incoming.loops[:1])
+        corners: Tensor = torch.unique(torch.cat([alone[:1], loops, degree.argmax().view(1), last]))
         return corners
 
     def edges_into(self, nodes: Tensor, *, flow: str = "source_to_target") -> Tensor:

@@ -37,11 +37,12 @@ class Shelf:
 
     Args:
         limit: bytes of the largest matrix that lies in memory.
+        block: bytes of one that may be read into memory for a while; by default as many.
         folder: where the others lie; by default in the cache folder.
     """
 
-    def __init__(self, limit: int, *, folder: Path | None = None) -> None:
-        self.limit, self.folder = limit, folder
+    def __init__(self, limit: int, *, block: int | None = None, folder: Path | None = None) -> None:
+        self.limit, self.block, self.folder = limit, limit if block is None else block, folder
         self._maps: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by address
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -19,6 +19,7 @@ from torch_geometric.nn import ClusterGCNConv, GATConv, GCN2Conv, GCNConv, Messa
 
 from topoff.models.stack import Network, check_positive
 
+CHUNK = 2**22  # edges that are counted at once
 AGGREGATORS = ("sum", "mean", "min", "max", "var", "std")
 SCALERS = ("identity", "amplification", "attenuation", "linear", "inverse_linear")
 
@@ -177,4 +178,16 @@ def degree_histogram(edge_index: Tensor, num_nodes: int) -> Tensor:
     >>> degree_histogram(torch.tensor([[0, 1, 2], [1, 0, 0]]), 4)
     tensor([2, 1, 1])
     """
-    return torch.bincount(torch.bincount(edge_index[1], minlength=num_nodes))
+    return torch.bincount(in_degrees(edge_index, num_nodes))
+
+
+def in_degrees(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Count the incoming edges of every node.
+
+    >>> in_degrees(torch.tensor([[0, 1, 2], [1, 0, 0]]), 4)
+    tensor([2, 1, 0, 0])
+    """
+    degrees = torch.zeros(num_nodes, dtype=torch.int64)
+    for some in torch.split(edge_index[1].cpu(), CHUNK):  # torch makes int64 of all that it counts at once
+        degrees += torch.bincount(some, minlength=num_nodes)
+    return degrees

@@ -29,7 +29,7 @@ from topoff.training.config import EPOCHS, FIELDS, Config
 
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
-FITS = 0.7  # of the free memory may go to a partitioner
+FITS = 0.5  # of the free memory may go to a partitioner
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
 USUAL = ("regroup", "fanout", "mix")  # settings for which every method has its own default

@@ -14,6 +14,7 @@ from torch import Tensor
 from topoff.data.describe import degree_histogram
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import machine
+from topoff.models.networks import in_degrees
 from topoff.training.loop import Training
 from topoff.training.records import Result, seal_of
 from topoff.training.state import versions
@@ -71,7 +72,7 @@ def details_of(training: Training, out: Tensor) -> dict[str, Any]:
     split = next(name for name in ("test", "val", "train") if bool(data[f"{name}_mask"].any()))
     test = data[f"{split}_mask"]
     reports = [asdict(report) for report in training.method.report()]
-    degrees = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
+    degrees = in_degrees(data.edge_index, int(data.num_nodes or 0))
     details: dict[str, Any] = {"split": split, "batches": reports, "degrees": degree_histogram(degrees)}
     if task.kind == "regression":
         truth, predicted = data.y[test].view(-1), task.predictions(out)[test]
