@@ -141,7 +141,10 @@ class NodeSets:
         # a pair and not a sum: epoch 1 of seed 0 must not repeat epoch 0 of seed 1
         rng = np.random.default_rng([self.seed, epoch])
         part = parts.numpy()[nodes]
-        batch = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)[part]
+        if self.parts is None and self.method == "random":
+            batch = _dealt(nodes, len(self), rng=rng)
+        else:
+            batch = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)[part]
         order = np.lexsort((nodes, part, batch))
         stops = np.cumsum(np.bincount(batch, minlength=len(self)))[:-1]
         return [torch.from_numpy(piece) for piece in np.split(nodes[order], stops)]
@@ -225,6 +228,15 @@ def _merge(counts: Floats, batches: int, *, rng: np.random.Generator) -> Ints:
         batch[one] = number
         held[number] += share[one]
     return batch
+
+
+def _dealt(nodes: Ints, batches: int, *, rng: np.random.Generator) -> Ints:
+    """Deal nodes, ascending, one by one, as `_merge` does with parts of one node, each of which has a row of counts."""
+    order, place = rng.permutation(int(nodes[-1]) + 1), np.full(int(nodes[-1]) + 1, -1, dtype=np.int64)
+    place[nodes] = 0
+    order = order[place[order] == 0]
+    place[order] = np.arange(len(order)) % batches
+    return np.asarray(place[nodes])
 
 
 def _label_pairs(data: Data) -> Ints:
