@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 3000  # default number of parts on a large graph: small ones mix well into batches
+LARGE = 4_000_000  # nodes of a graph whose pieces are ranges
+PIECE = 2**17  # nodes that exact inference takes at a time, at most
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 
 
@@ -42,7 +44,7 @@ class NodeSets:
     part. Without parts (method "random"), sizes differ by at most 1.
 
     Attributes:
-        method: "kaminpar", "metis" or "random".
+        method: "kaminpar", "metis", "ldg" (in little memory) or "random".
         ratio: fraction of the nodes in a batch, in (0, 1].
         parts: number of parts that are merged. None: `max(batches, min(max(3000, 4 * batches), n // 50))` parts;
             with method "random", none at all: each batch is a piece of a random permutation.
@@ -126,17 +128,26 @@ class NodeSets:
         return self._grouped(self.parts_, self.nodes_.numpy(), epoch=epoch if self.regroup else 0)
 
     def cover(self) -> list[Tensor]:
-        """List as many sets that hold every node of the graph once, whatever is batched; for exact inference."""
+        """List sets that hold every node of the graph once, whatever is batched, for exact inference; part by part.
+
+        They are as many as the batches, or more, so that none is large. Those of a large graph are ranges of nodes, as
+        they lie on disk.
+        """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
-        return self._grouped(self.parts_, np.arange(self.parts_.numel()), epoch=0)
+        n = self.parts_.numel()
+        order = torch.arange(n) if n > LARGE else torch.argsort(self.parts_, stable=True)
+        return list(order.tensor_split(max(len(self), -(-len(order) // PIECE))))
 
     def _grouped(self, parts: Tensor, nodes: Ints, *, epoch: int) -> list[Tensor]:
         """Merge the parts of some nodes into batches."""
         # a pair and not a sum: epoch 1 of seed 0 must not repeat epoch 0 of seed 1
         rng = np.random.default_rng([self.seed, epoch])
         part = parts.numpy()[nodes]
-        batch = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)[part]
+        if self.parts is None and self.method == "random":
+            batch = _dealt(nodes, len(self), rng=rng)
+        else:
+            batch = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)[part]
         order = np.lexsort((nodes, part, batch))
         stops = np.cumsum(np.bincount(batch, minlength=len(self)))[:-1]
         return [torch.from_numpy(piece) for piece in np.split(nodes[order], stops)]
@@ -220,6 +231,15 @@ def _merge(counts: Floats, batches: int, *, rng: np.random.Generator) -> Ints:
         batch[one] = number
         held[number] += share[one]
     return batch
+
+
+def _dealt(nodes: Ints, batches: int, *, rng: np.random.Generator) -> Ints:
+    """Deal nodes, ascending, one by one, as `_merge` does with parts of one node, each of which has a row of counts."""
+    order, place = rng.permutation(int(nodes[-1]) + 1), np.full(int(nodes[-1]) + 1, -1, dtype=np.int64)
+    place[nodes] = 0
+    order = order[place[order] == 0]
+    place[order] = np.arange(len(order)) % batches
+    return np.asarray(place[nodes])
 
 
 def _label_pairs(data: Data) -> Ints:

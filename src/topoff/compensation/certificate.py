@@ -62,7 +62,7 @@ class Residual:
     def add(self, place: str, rows: Tensor) -> None:
         """Add the embeddings (n, d) that a propagation reads; of wide ones, every so many of their columns."""
         step = max(1, rows.size(1) // COLUMNS)
-        rows = rows[:, ::step].contiguous()
+        rows = rows[:, ::step]  # a view: only what batches read is taken out of it
         rows, ways = rows.to(full_type(rows.dtype)), ways_of(place, self._plan)
         known = place if self._offsets else ""
         for row, (structure, compensation) in enumerate(self._pairs):

@@ -32,6 +32,7 @@ from topoff.compensation.sight import Sight, incoming, ways_into
 from topoff.forward.plan import Plan
 from topoff.forward.share import Share
 from topoff.forward.structure import Structure
+from topoff.graph.aggregation import Empty
 from topoff.graph.graph import Chain, Graph
 from topoff.graph.operators import full_type
 
@@ -47,7 +48,7 @@ def usual_rank(batches: str, *, offset: bool, few: bool = False) -> int:
     >>> usual_rank("kaminpar", offset=True), usual_rank("kaminpar", offset=False), usual_rank("random", offset=True)
     (16, 64, 64)
     """
-    return LITTLE if offset and batches in ("kaminpar", "metis") and not few else MUCH
+    return LITTLE if offset and batches in ("kaminpar", "metis", "ldg") and not few else MUCH
 
 
 def has_offset(*, offset: bool | None, estimator: str, refresh: str) -> bool:
@@ -111,7 +112,7 @@ class Compensator:
             )
         self._graph, self._plan, self.sight = graph, plan, sight
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
-        return Principal(width, dtype=self._dtype, share=share)
+        return Principal(width, dtype=self._dtype, share=share, empty=self._empty)
 
     @full_precision()
     def finish(self, principal: Principal) -> Compensator:
@@ -145,7 +146,12 @@ class Compensator:
     @property
     def _dtype(self) -> torch.dtype:
         """The type of basis and compensation: that of the features, float32 where they have half precision."""
-        return full_type(self._graph.data.x.dtype)
+        return full_type(self._graph.dtype)
+
+    @property
+    def _empty(self) -> Empty | None:
+        """What makes matrices of all nodes; None: memory."""
+        return None if self._graph.shelf is None else self._graph.shelf.empty
 
     @full_precision()
     def of(self, structure: Structure) -> Compensation:
@@ -231,7 +237,7 @@ class Compensator:
             features = self._graph.propagated(chain).to(self._dtype)
             features = self.sight.of(features) if self.sight else features
             width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
-            self._features = self._graph, compress([features], width)
+            self._features = self._graph, compress([features], width, empty=self._empty)
         return self._features[1]
 
     def _own(self, structure: Structure) -> Tensor:

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from topoff.forward.share import Share
+from topoff.graph.aggregation import Empty
 
 FEATURE_WEIGHT = 0.1  # norm of the propagated features A X in the basis, relative to that of an embedding block
 HELD = 768  # columns that are held at least before some are let go
+ROWS = 2**16  # that are projected together
 GRAM_ROWS = 8192  # principal directions come from the Gram matrix of about this many rows, evenly spaced
 WIDE, FEW = 1024, 16  # columns, or columns per direction, beyond which a randomised range finder finds the directions
 
@@ -41,12 +43,20 @@ class Principal:
     n x 4 width numbers are held, however many blocks come.
     """
 
-    def __init__(self, width: int | None, *, dtype: torch.dtype | None = None, share: Share | None = None) -> None:
+    def __init__(
+        self,
+        width: int | None,
+        *,
+        dtype: torch.dtype | None = None,
+        share: Share | None = None,
+        empty: Empty | None = None,
+    ) -> None:
         """Start without blocks, to be held in `dtype`, by default as they come; None as width keeps all columns.
 
         With a `share` of the nodes a block has rows for those alone; energies and Gram matrices are those of all.
+        `empty` makes the matrices that are held; by default in memory.
         """
-        self.width, self.dtype, self.share = width, dtype, share
+        self.width, self.dtype, self.share, self.empty = width, dtype, share, empty
         self.energy = 0.0  # of all blocks
         self.blocks = 0
         self._columns: list[Tensor] = []
@@ -62,22 +72,28 @@ class Principal:
         self._columns.append(block)
         held = sum(part.size(1) for part in self._columns)
         if self.width is not None and held > max(HELD, 4 * self.width):
-            self._columns = [compress(self._columns, 2 * self.width, share=self.share)]
+            self._columns = [compress(self._columns, 2 * self.width, share=self.share, empty=self.empty)]
 
     def add_features(self, leading: Tensor) -> None:
         """Add fixed features at a low weight: they help the regression and take little rank from the embeddings."""
         target = FEATURE_WEIGHT * (self.energy / self.blocks) ** 0.5
-        self._columns.append(leading * (target / float(leading.norm().clamp(min=1e-30))))
+        scale, scaled = target / float(leading.norm().clamp(min=1e-30)), self._empty(leading)
+        for rows, given in zip(torch.split(scaled, ROWS), torch.split(leading, ROWS), strict=True):
+            torch.mul(given, scale, out=rows)
+        self._columns.append(scaled)
 
     @full_precision()
     def basis(self, *, energy: float | None = None) -> list[Tensor]:
         """Return the basis (n, m) in blocks: 1.5 `width` columns at most, or as many as hold a share of the energy."""
         m = sum(block.size(1) for block in self._columns)
         if energy is not None and m:
-            return [compress(self._columns, m, energy=energy, share=self.share)]
+            return [compress(self._columns, m, energy=energy, share=self.share, empty=self.empty)]
         if self.width is None or m <= 1.5 * self.width:
             return self._columns
-        return [compress(self._columns, self.width, share=self.share)]
+        return [compress(self._columns, self.width, share=self.share, empty=self.empty)]
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like) if self.empty is None else self.empty(tuple(like.shape), like.dtype)
 
 
 @contextmanager
@@ -96,12 +112,17 @@ def one_thread() -> Iterator[None]:
 
 
 def compress(
-    blocks: Sequence[Tensor], width: int, *, energy: float | None = None, share: Share | None = None
+    blocks: Sequence[Tensor],
+    width: int,
+    *,
+    energy: float | None = None,
+    share: Share | None = None,
+    empty: Empty | None = None,
 ) -> Tensor:
     """Project blocks of columns (n, m) on their leading principal directions, without joining them.
 
     `width` directions are kept, or as many as hold a share of the energy. Of several processes each adds the rows of
-    its `share` to the Gram matrix, and projects those that it has.
+    its `share` to the Gram matrix, and projects those that it has. `empty` makes the matrix for them.
     """
     step = max(1, blocks[0].size(0) // GRAM_ROWS)
     chosen = slice(None, None, step) if share is None else share.nodes[share.nodes % step == 0]
@@ -117,10 +138,13 @@ def compress(
         leading = vectors[:, vectors.size(1) - width :].flip(1).to(sample.dtype)
     if share is not None and share.ranks.size > 1:
         return _projected_share(blocks, leading, share)
-    projected, start = blocks[0].new_zeros(blocks[0].size(0), leading.size(1)), 0
-    for block in blocks:
-        projected.addmm_(block, leading[start : start + block.size(1)])
-        start += block.size(1)
+    shape, dtype = (blocks[0].size(0), leading.size(1)), blocks[0].dtype
+    projected = torch.empty(shape, dtype=dtype) if empty is None else empty(shape, dtype)
+    parts = torch.split(leading, [block.size(1) for block in blocks])
+    for place, *rows in zip(*(torch.split(matrix, ROWS) for matrix in (projected, *blocks)), strict=True):
+        place.zero_()
+        for block, part in zip(rows, parts, strict=True):
+            place.addmm_(block, part)
     return projected
 
 

@@ -26,7 +26,6 @@ from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan
 from topoff.forward.subgraph import whole_graph
 from topoff.forward.trial import make_plan
-from topoff.graph.graph import Graph
 from topoff.machine.memory import readable
 from topoff.machine.ranks import Ranks
 from topoff.tasks.metrics import score
@@ -44,7 +43,7 @@ class TOP(Learner):
         ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
             default 16 for batches of clusters with an offset, else, and with train_only, 64.
-        batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
+        batches: "kaminpar", "metis", "ldg" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
             "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
         parts: clusters that are merged into batches.
@@ -60,6 +59,8 @@ class TOP(Learner):
         tolerance: a certificate above this warns.
         seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
+        memory: GiB that may be taken, by default what is free: where exact inference needs more, matrices of all nodes
+            lie on disk (see `forward/replay`), and the results are the same.
         cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
         accumulate: batches of a step, where you take it after several; by default as many as there are processes.
@@ -99,13 +100,14 @@ class TOP(Learner):
         tolerance: float = 0.5,
         seed: int = 0,
         fast_dropout: bool = False,
+        memory: float | None = None,
         cache: bool = False,
         call: Call | None = None,
         accumulate: int | None = None,
         ranks: Ranks | None = None,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(model, data, call=call, fast_dropout=fast_dropout, progress=progress)
+        super().__init__(model, data, call=call, fast_dropout=fast_dropout, memory=memory, progress=progress)
         if isinstance(batches, str):
             of: dict[str, Any] = {"train_only": train_only, "reach": reach}
             ratio = chosen_ratio(data, **of) if ratio is None else ratio
@@ -150,7 +152,7 @@ class TOP(Learner):
         if self._loader is not None:
             return self._loader
         check_processes(self.ranks, accumulate=self.accumulate, batches=len(self.sets))
-        self.graph = Graph(self.data)
+        self.graph = self.whole()
         plan = make_plan(self.model, self.graph, call=self.call)
         looks_out = self.compensator.rank or self.offset or self.keeps_features
         self.plan: Plan = plan if looks_out else plan.in_batch_only()

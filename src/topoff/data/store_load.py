@@ -18,12 +18,15 @@ from topoff.data.check import check, check_graph, vouched
 from topoff.data.layout import MASKS
 from topoff.data.names import Names
 from topoff.data.store import Store
+from topoff.machine.memory import free_memory
 
 IN_MEMORY = 2 << 30  # bytes of features and edges up to which a graph is read
+SHARE = 8  # of the free memory, a graph that is read takes at most one of so many parts
 
 
 def load_store(store: Store, *, in_memory: bool | None = None) -> Data:
-    """Return the graph of a store; read, where it takes up to 2 GiB in memory or where that is wished, else mapped.
+    """Return the graph of a store; read, where it takes up to 2 GiB and little of the free memory, or where that is
+    wished, else mapped.
 
     What is read is compared with its checksums and checked like any other graph. What is mapped was checked when it was
     written, and `Store.verify` compares the checksums.
@@ -32,7 +35,8 @@ def load_store(store: Store, *, in_memory: bool | None = None) -> Data:
         ValueError: what is read is not what was written.
     """
     if in_memory is None:
-        in_memory = memory_needed(store) <= IN_MEMORY
+        free = free_memory()
+        in_memory = memory_needed(store) <= (IN_MEMORY if free is None else min(IN_MEMORY, free // SHARE))
     if not in_memory:
         return vouched(mapped_data(store))
     store.verify()

@@ -15,6 +15,8 @@ from torch_geometric.data import Data
 from topoff.data.check import check
 from topoff.forward.arguments import Arguments, fill, settle, signature_of
 from topoff.forward.recompute import Binding, bind_in_backward
+from topoff.forward.room import graph_for
+from topoff.graph.graph import Graph
 from topoff.machine.notices import notify
 from topoff.models.dropout import fast_dropout
 
@@ -126,6 +128,7 @@ class Learner(ABC):
         data: the whole graph.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
+        memory: GiB that may be taken, by default what is free; beyond, matrices over all nodes lie on disk.
         progress: told how far the preparation is.
     """
 
@@ -140,11 +143,12 @@ class Learner(ABC):
         *,
         call: Call | None = None,
         fast_dropout: bool = False,
+        memory: float | None = None,
         progress: Progress | None = None,
     ) -> None:
         plain(model)  # refuses what is no module
         self.model, self.data = model, in_precision(model, data, check(data, labels=False)).cpu()
-        self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
+        self.call, self.fast_dropout, self.memory, self.progress = call, fast_dropout, memory, progress
         self.arguments = settle(plain(model), self.data) if call is None else None
         self._run = caller(model, call, arguments=self.arguments)
 
@@ -152,6 +156,10 @@ class Learner(ABC):
         """Say how the model is called, unless the user has said so, and what else was found."""
         for line in (*((self.arguments.line,) if self.arguments else ()), *remarks):
             notify(line)
+
+    def whole(self) -> Graph:
+        """Return the whole graph, prepared, in the type of the model and with a place for what does not fit."""
+        return graph_for(plain(self.model), self.data, memory=self.memory)
 
     # ---- training
 

@@ -35,7 +35,7 @@ from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
 from topoff.forward.parking import Parking
 from topoff.forward.plan import Plan
-from topoff.forward.rows import common, raise_rows
+from topoff.forward.rows import common, has_rows, raise_other_conv, raise_other_depth, raise_rows
 from topoff.forward.runner import Attributes, Runner
 from topoff.graph.graph import Graph
 
@@ -72,11 +72,19 @@ def exact(
         last: the place whose input is the last that anybody wants; nothing behind it is computed.
         lockstep: what runs the batches; `SharedLockstep` where other processes run others.
 
+    On a graph with a shelf, where matrices over all nodes do not fit in memory, batches run one after the other, again
+    for every propagation (see `replay`), to the same bits; with a model on the CPU alone.
+
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
+    from topoff.forward.replay import Replay  # which is a lockstep itself
+
     model = plain(model)
-    steps = (lockstep or Lockstep)(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
+    device, convs = device_of(model, graph.data.x), describe(model)
+    on_disk = graph.shelf is not None and device.type == "cpu"
+    kind = lockstep or (Replay if on_disk else Lockstep)
+    steps = kind(convs, graph, batches, plan, device=device)
     steps.remember, steps.moments, steps.last = remember, moments, last
     try:
         return steps.run_model(model, call)
@@ -141,10 +149,7 @@ class Lockstep(Handler):
                 if all(runner.done for runner in runners):
                     return self._gather(handed)
                 if any(runner.done for runner in runners):
-                    raise ValueError(
-                        "Expected every batch to pass the same convs (got a forward whose depth depends on the "
-                        "batch): let it not depend on the rows or the size of the input."
-                    )
+                    raise_other_depth()
                 if self._share(handed) == self.last is not None:
                     return None
                 del handed  # or these rows would live on while the next ones are made
@@ -166,10 +171,7 @@ class Lockstep(Handler):
         """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all; return the place."""
         first = handed[0]
         if any((other.conv.name, other.hop) != (first.conv.name, first.hop) for other in handed):
-            raise ValueError(
-                f"Expected every batch to pass the same convs (got {first.conv} for one batch and another one for "
-                f"another): let the forward not depend on the rows or the size of the input."
-            )
+            raise_other_conv(first.conv)
         place = f"{first.conv.name}/{self.calls[first.conv.name]}/{first.hop}"
         if first.is_sum:
             moments = self._summed(handed)
@@ -200,7 +202,7 @@ class Lockstep(Handler):
         if inner and len(parts) > 1 and all(isinstance(part, Tensor) and is_alias(part, first) for part in parts):
             return first  # one tensor, whatever its number of rows
         for batch, part in zip(self.batches, parts, strict=True):
-            if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
+            if not has_rows(part, batch):
                 if inner:
                     return common(parts)
                 raise_rows(part, of=of, size=batch.size, whole=self.graph.num_nodes)
@@ -245,7 +247,8 @@ class Lockstep(Handler):
             return (rows, False) if known is None else (known, True)
         if not told and narrows:
             return rows, False
-        return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
+        whole = batch.exchange(call, rows, record=not call.known, operator=call.operator)
+        return batch.product(call.operator, rows, whole), True
 
     def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
         """Multiply the rows of the global operator with the operand of all batches."""
@@ -259,7 +262,8 @@ class Lockstep(Handler):
                 return known.clone()  # some (GCN2Conv) write into what they are given
             return batch.product(call.operator, operand, self.graph.features(operand.device))
         record = not call.conv.transforms_first and not call.known
-        return batch.product(call.operator, operand, batch.exchange(call, operand, record=record))
+        whole = batch.exchange(call, operand, record=record, operator=call.operator)
+        return batch.product(call.operator, operand, whole)
 
     def deep_steps(self, conv: Conv) -> frozenset[int]:
         """Return the propagations of a conv that read another's result: they get true rows of that."""

@@ -16,6 +16,7 @@ from topoff.forward.runner import Runner
 from topoff.forward.structure import Structure
 from topoff.graph.graph import Graph, Neighborhood
 from topoff.graph.operators import Operator, Sparse
+from topoff.machine.shelf import take
 
 KEPT = 2**25  # edges of a graph whose operators are cut once for every batch; of a larger one, at every propagation
 
@@ -28,6 +29,7 @@ class Handed:
     hop: int | None  # the propagation; None where nobody is told of it
     rows: Tensor
     is_sum: bool = False
+    operator: Operator | None = None  # with which all rows are multiplied next; None: they are read themselves
 
 
 class Member:
@@ -47,6 +49,7 @@ class Member:
         self._structure: Structure | None = supplement.structure.to(device) if supplement else None
         self._around: dict[str, Neighborhood] = dict(self._structure.around) if self._structure else {}
         self._given, self._wide = given, supplement.wide if supplement else None
+        self.aggregated: set[int] = set()  # addresses of matrices of all nodes that were multiplied already
         self.runner: Runner
 
     @cached_property
@@ -69,9 +72,14 @@ class Member:
         """Whether the batch's operators, and its rows of A X, are at hand."""
         return self._structure is not None
 
-    def exchange(self, call: ConvCall, rows: Tensor, *, record: bool = True) -> Tensor:
-        """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them."""
-        whole = self.hand_in(Handed(call.conv, call.hop if record else None, rows))
+    def exchange(
+        self, call: ConvCall, rows: Tensor, *, record: bool = True, operator: Operator | None = None
+    ) -> Tensor:
+        """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them.
+
+        With an `operator`, `product` is asked for next, and nothing else of the matrix.
+        """
+        whole = self.hand_in(Handed(call.conv, call.hop if record else None, rows, operator=operator))
         call.hop += record
         return whole
 
@@ -84,6 +92,10 @@ class Member:
 
     def product(self, operator: Operator, own: Tensor, rows: Tensor) -> Tensor:
         """Return A[B, :] H from the batch's own rows and those of all nodes (n, d); (b, d)."""
+        if rows.data_ptr() in self.aggregated:
+            return take(rows, self.nodes)
+        if self.graph.shelf is not None and rows is self.graph.data.x and not self.is_cut:
+            return take(self.graph.propagated((operator,)), self.nodes)
         if self._structure and operator in self._structure.spots:
             return self._structure.spots[operator].product(own[: self.size], rows)
         cut = self._operators.get(operator)

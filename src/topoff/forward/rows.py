@@ -6,10 +6,27 @@ tensor([1., 1.])
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
+
+
+class Holder(Protocol):
+    """Say how many nodes a batch has, and how many rows its model sees."""
+
+    @property
+    def size(self) -> int:
+        """Its nodes, b."""
+
+    @property
+    def rows(self) -> int:
+        """The rows that its model sees: more than b in a wide model."""
+
+
+def has_rows(part: Any, holder: Holder) -> bool:
+    """Whether something is a tensor with a row for every node of a batch, or for all that its model sees."""
+    return isinstance(part, Tensor) and part.dim() > 0 and part.size(0) in (holder.size, holder.rows)
 
 
 def common(parts: list[Any]) -> Any:
@@ -46,4 +63,20 @@ def raise_rows(part: Any, *, of: str, size: int, whole: int | None = None) -> No
     raise ValueError(
         f"Expected {of} to have one row per node (got {got} for a batch of {size} nodes): let the model return rows of "
         f"nodes, and pool outside of it."
+    )
+
+
+def raise_other_depth() -> NoReturn:
+    """Raise for batches of which some are at their end."""
+    raise ValueError(
+        "Expected every batch to pass the same convs (got a forward whose depth depends on the batch): let it not "
+        "depend on the rows or the size of the input."
+    )
+
+
+def raise_other_conv(conv: object) -> NoReturn:
+    """Raise for batches that have come to different convs."""
+    raise ValueError(
+        f"Expected every batch to pass the same convs (got {conv} for one batch and another one for another): let the "
+        f"forward not depend on the rows or the size of the input."
     )

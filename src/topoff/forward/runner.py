@@ -97,6 +97,10 @@ class Attributes:
         finally:
             self._kept[runner] = [_taken(now, before) for now, before in self._before]
 
+    def forget(self, runner: Runner) -> None:
+        """Let go of what a batch that is done has left."""
+        self._kept.pop(runner, None)
+
 
 def _taken(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """Take changes out of the attributes of a module, and return them."""

@@ -47,7 +47,7 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
         ValueError: for a model that cannot be batched, with the reason.
     """
     model, piece = plain(model), piece_of(graph)
-    _check_dtype(model, graph.data.x)
+    _check_dtype(model, graph.dtype)
     if any(is_lazy(parameter) for parameter in model.parameters()):
         with evaluating(model):
             caller(model, call)(model, piece.clone().to(next(model.parameters()).device))
@@ -83,13 +83,13 @@ def check_same_convs(model: nn.Module, plan: Plan) -> None:
         )
 
 
-def _check_dtype(model: nn.Module, x: Tensor) -> None:
+def _check_dtype(model: nn.Module, dtype: torch.dtype) -> None:
     """Refuse a model in another floating type than the features."""
     for name, parameter in model.named_parameters():
-        if not is_lazy(parameter) and torch.is_floating_point(parameter) and parameter.dtype != x.dtype:
+        if not is_lazy(parameter) and torch.is_floating_point(parameter) and parameter.dtype != dtype:
             raise ValueError(
-                f"Expected the model in the type of the features, {x.dtype} (got {parameter.dtype} for '{name}'): "
-                f"convert one of them, for example model.to({x.dtype})."
+                f"Expected the model in the type of the features, {dtype} (got {parameter.dtype} for '{name}'): "
+                f"convert one of them, for example model.to({dtype})."
             )
 
 

@@ -15,6 +15,7 @@ tensor([[0.0000, 1.0000, 0.0000],
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,7 +27,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.graph.incoming import Array, Incoming, incoming_of
-from topoff.graph.operators import Operator, Sparse, to_sparse
+from topoff.graph.operators import Operator, Sparse, full_type, to_sparse
+from topoff.machine.shelf import Shelf
+
+Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]  # makes a matrix of all nodes, to be filled
 
 ROWS = 2**15  # of A that are cut at a time where all of them are multiplied
 
@@ -42,6 +46,7 @@ class Aggregation:
     left: Array | None = None  # (n,) float64
     right: Array | None = None  # (n,) float64
     loops: Array | None = None  # (n,) float64; then P has none
+    widens: bool = False  # the features are kept in a narrower type than `dtype`, which products have
 
     @classmethod
     def of(cls, operator: Operator, dtype: torch.dtype, matrix: Any) -> Aggregation:
@@ -79,12 +84,24 @@ class Aggregation:
         """Return the whole of A."""
         return self._sparse(self.matrix, symmetric=self.symmetric)
 
-    def product(self, h: Tensor) -> Tensor:
-        """Return A h (n, d), some rows at a time, without a gradient."""
-        out = h.new_empty(self.num_nodes, *h.shape[1:])
-        for start in range(0, self.num_nodes, ROWS):
-            stop = min(start + ROWS, self.num_nodes)
-            out[start:stop] = self.rows(torch.arange(start, stop)) @ h
+    def product(self, h: Tensor, *, dtype: torch.dtype | None = None, shelf: Shelf | None = None) -> Tensor:
+        """Return A h (n, d), some rows at a time, without a gradient.
+
+        With a shelf it may lie on disk, and as many columns of h are read into memory at a time as may be there: rows
+        of neighbours are all over it.
+        """
+        shape, dtype = (self.num_nodes, *h.shape[1:]), dtype or h.dtype
+        if shelf is None or h.dim() != 2:
+            out, width = torch.empty(shape, dtype=dtype), max(1, h.size(-1))
+        else:
+            size = len(h) * full_type(h.dtype).itemsize
+            out, width = shelf.empty(shape, dtype), max(1, min(h.size(1), shelf.block // max(1, size)))
+        for first in range(0, h.size(-1), width):
+            last = first + width
+            part = h if shelf is None else h[:, first:last].to(full_type(h.dtype)).contiguous()
+            for start in range(0, self.num_nodes, ROWS):
+                stop = min(start + ROWS, self.num_nodes)
+                out[start:stop, ..., first:last] = self.rows(torch.arange(start, stop)) @ part
         return out
 
     def rows(self, nodes: Tensor) -> Sparse:
@@ -107,9 +124,9 @@ class Aggregation:
 
     def _rows(self, nodes: Array) -> Any:
         """Return A[B, :] as scipy.sparse.csr_array, in float64, columns ascending."""
-        positions, counts = self.incoming.spans(nodes)
+        positions, counts = self.incoming.window(nodes) or self.incoming.spans(nodes)
         columns, pointers = self.incoming.senders[positions], np.append(0, np.cumsum(counts))
-        values = np.ones(len(columns)) if self.values is None else self.values[positions]
+        values = np.ones(len(columns)) if self.values is None else np.array(self.values[positions])  # a copy
         if self.right is not None:
             values *= self.right[columns]
         if self.left is not None:
@@ -136,26 +153,34 @@ class Aggregation:
 
     def _sparse(self, matrix: Any, **kind: bool) -> Sparse:
         """Convert a piece; a product with it has the type of PyG's own."""
-        return replace(to_sparse(matrix, self.dtype, **kind), weighs=self.dtype if self.operator.weighted else None)
+        return replace(to_sparse(matrix, self.dtype, **kind), weighs=self.weighs)
+
+    @property
+    def weighs(self) -> torch.dtype | None:
+        """The type of the weights that PyG's messages are multiplied with; None where there are none."""
+        return self.dtype if self.operator.weighted or self.widens else None
 
 
-def aggregation(data: Data, operator: Operator, *, incoming: Incoming | None = None) -> Aggregation:
+def aggregation(
+    data: Data, operator: Operator, *, incoming: Incoming | None = None, dtype: torch.dtype | None = None
+) -> Aggregation:
     """Build A of an operator on the whole graph, as PyG's own layer weighs its messages there.
 
     A[i, j] is the weight of the message from j to i; duplicate edges add up. `incoming` are the edges by receiver,
-    where they are at hand.
+    where they are at hand; `dtype` is the type of products, where the features are kept in a narrower one.
     """
-    n, dtype = int(data.num_nodes or 0), data.x.dtype
+    n, dtype = int(data.num_nodes or 0), dtype or data.x.dtype
+    widens = dtype != data.x.dtype
     if operator.weight is None and operator.norm != "cluster" and not operator.improved:
         incoming = incoming or incoming_of(data.edge_index, n, flow=operator.flow)
         if incoming.is_distinct and not (operator.self_loops and len(incoming.loops)):
-            return Aggregation(operator, dtype, incoming, **_scales(operator, incoming))
+            return Aggregation(operator, dtype, incoming, **_scales(operator, incoming), widens=widens)
     edge_index, weight = _weighted_edges(data, operator)
     source, target = edge_index if operator.flow == "source_to_target" else edge_index.flip(0)
     if operator.aggr == "mean":
         weight = weight / torch.bincount(target, minlength=n).clamp(min=1).to(weight.dtype)[target]
     entries = (_array(weight), (_array(target), _array(source)))
-    return Aggregation.of(operator, dtype, sp.coo_array(entries, shape=(n, n)))
+    return replace(Aggregation.of(operator, dtype, sp.coo_array(entries, shape=(n, n))), widens=widens)
 
 
 def _scales(operator: Operator, incoming: Incoming) -> dict[str, Array | None]:

@@ -25,6 +25,7 @@ from torch_geometric.data import Data
 from topoff.graph.aggregation import Aggregation, aggregation
 from topoff.graph.incoming import Incoming, incoming_of
 from topoff.graph.operators import Movable, Operator
+from topoff.machine.shelf import Shelf
 
 Chain = tuple[Operator, ...]
 
@@ -107,9 +108,14 @@ def joined(value: Any, more: Any) -> Any:
 class Graph:
     """Prepare a validated `Data` for batching; nothing is built before it is needed."""
 
-    def __init__(self, data: Data) -> None:
-        """Note which attributes are of nodes, of edges and of the whole; a batch knows it from its graph."""
-        self.data = data
+    def __init__(self, data: Data, *, dtype: torch.dtype | None = None, shelf: Shelf | None = None) -> None:
+        """Note which attributes are of nodes, of edges and of the whole; a batch knows it from its graph.
+
+        `dtype` is the type in which batches have the features, where it is not the graph's own; `shelf`, where matrices
+        over all nodes lie that do not fit in memory.
+        """
+        self.data, self.shelf = data, shelf
+        self.dtype: torch.dtype = dtype or data.x.dtype
         self.num_nodes = int(data.num_nodes or 0)
         self.levels: Levels = vars(data).get("_levels") or levels_of(data)
         self.node_level = [key for key in self.levels.node if isinstance(data.get(key), Tensor)]
@@ -129,13 +135,13 @@ class Graph:
         """Return A of an operator, built at the first call."""
         if operator not in self._aggregations:
             incoming = self.incoming(operator.flow)
-            self._aggregations[operator] = aggregation(self.data, operator, incoming=incoming)
+            self._aggregations[operator] = aggregation(self.data, operator, incoming=incoming, dtype=self.dtype)
         return self._aggregations[operator]
 
     def features(self, device: torch.device) -> Tensor:
-        """Return the features on a device, moved there once."""
+        """Return the features on a device, moved there once; on the CPU in the graph's own type."""
         if self._features is None or self._features.device != device:
-            self._features = self.data.x.to(device)
+            self._features = self.data.x if device.type == "cpu" else self.data.x.to(device, self.dtype)
         return self._features
 
     def propagated(self, chain: Chain) -> Tensor:
@@ -143,19 +149,21 @@ class Graph:
         if not chain:
             return self.data.x  # type: ignore[no-any-return]
         if chain not in self._constants:
-            self._constants[chain] = self.aggregation(chain[-1]).product(self.propagated(chain[:-1]))
+            whole, operand = self.aggregation(chain[-1]), self.propagated(chain[:-1])
+            self._constants[chain] = whole.product(operand, dtype=self.dtype, shelf=self.shelf)
         return self._constants[chain]
 
     def propagated_rows(self, chain: Chain, nodes: Tensor) -> Tensor:
         """Return some rows of the features after the operators of a chain; one operator needs no others; (b, f)."""
         if len(chain) == 1 and chain not in self._constants:
             rows: Tensor = self.aggregation(chain[0]).rows(nodes) @ self.data.x
-            return rows
+            return rows.to(self.dtype)
         return self.propagated(chain).index_select(0, nodes)
 
     def let_go(self) -> None:
-        """Let go of the propagated features: batches that were cut once have their rows; they can be made again."""
-        self._constants.clear()
+        """Let go of the propagated features, unless they are on disk: batches that were cut once have their rows."""
+        if self.shelf is None:
+            self._constants.clear()
 
     @cached_property
     def corners(self) -> Tensor:
@@ -202,7 +210,8 @@ class Graph:
         for keys, kept in ((self.levels.node, nodes), (self.levels.edge, edge_ids)):
             for key in keys:
                 if key in self.data:
-                    batch[key] = entries(self.data[key], kept)
+                    found = entries(self.data[key], kept)
+                    batch[key] = found.to(self.dtype) if key == "x" else found
         for key in self.levels.whole:
             if key in self.data:
                 batch[key] = self.data[key]
@@ -230,6 +239,7 @@ class Graph:
         edge_ids = edge_ids[order]
         values = {key: self.data[key][edge_ids] for key in self.edge_level}
         features = {key: _with_zeros(self.data[key][halo], others) for key in self.node_level}
+        features |= {"x": features["x"].to(self.dtype)} if "x" in features else {}
         return Neighborhood(halo, edges[:, order], edge_ids, values, features, others)
 
     def widened(self, batch: Data, near: Neighborhood, *, nodes: Tensor | None = None) -> Data:

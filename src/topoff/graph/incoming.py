@@ -30,6 +30,13 @@ class Incoming:
     senders: Array  # (E,) of 32 bits where they suffice; the graph's own memory where that is sorted so
     order: Array | None  # (E,) positions in edge_index; None: the graph's edges are sorted so themselves
 
+    def window(self, nodes: Array) -> tuple[slice, Array] | None:
+        """Return where the edges into a range of nodes are, and how many each has; None where nodes are no range."""
+        if not len(nodes) or nodes[-1] - nodes[0] != len(nodes) - 1 or not bool((np.diff(nodes) == 1).all()):
+            return None
+        offsets = self.offsets[nodes[0] : nodes[-1] + 2]
+        return slice(int(offsets[0]), int(offsets[-1])), np.diff(offsets)
+
     def spans(self, nodes: Array) -> tuple[Array, Array]:
         """Return where the edges into some nodes are, node by node, and how many each has; (e,), (b,)."""
         start = self.offsets[nodes]

@@ -95,6 +95,8 @@ def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
     """
     if h.numel() == 0 or ids.numel() == 0:
         return values.new_zeros(offsets.numel() - 1, h.size(1))
+    if len(h) > len(ids) and (h.dtype != values.dtype or not h.is_contiguous()):
+        ids, h = _read_alone(ids, h)  # nothing else is converted
     h = h.to(values.dtype)
     if h.is_cuda:
         shape = (offsets.numel() - 1, h.size(0))
@@ -103,6 +105,12 @@ def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
     return F.embedding_bag(
         ids, h.contiguous(), offsets, mode="sum", per_sample_weights=values, include_last_offset=True
     )
+
+
+def _read_alone(ids: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows of h that are read, each once, and the ids among them."""
+    read, places = torch.unique(ids, return_inverse=True)
+    return places.to(ids.dtype), h.index_select(0, read)
 
 
 def multiply_along(matrix: Sparse, h: Tensor, axis: int) -> Tensor:

@@ -73,7 +73,7 @@ class MiniBatches(Learner):
         data: the whole graph.
         ratio: share of the nodes (or of the training nodes) per batch.
         seed: random seed.
-        fast_dropout: see `TOP`.
+        fast_dropout, memory: see `TOP`.
         progress: told how far the preparation is.
     """
 
@@ -90,11 +90,12 @@ class MiniBatches(Learner):
         ratio: float = 0.1,
         seed: int = 0,
         fast_dropout: bool = False,
+        memory: float | None = None,
         progress: Progress | None = None,
     ) -> None:
         count_batches(ratio)  # refuses one that is out of range
         check(data)  # with labels
-        super().__init__(model, data, fast_dropout=fast_dropout, progress=progress)
+        super().__init__(model, data, fast_dropout=fast_dropout, memory=memory, progress=progress)
         self.ratio, self.seed, self.position = ratio, seed, Position()
         self._split: tuple[int, list[Ints]] = (-1, [])  # an epoch and the training nodes of its batches
 
@@ -125,7 +126,7 @@ class MiniBatches(Learner):
 
     def prepare(self) -> None:
         """Look at the model and the graph."""
-        self.graph = Graph(self.data)
+        self.graph = self.whole()
         self.plan: Plan = make_plan(self.model, self.graph)
         if not self.any_model:
             self.plan.check_local()

@@ -12,7 +12,6 @@ from topoff.batching.position import Position
 from topoff.forward.call import Learner, evaluating
 from topoff.forward.subgraph import Subgraph, whole_graph
 from topoff.forward.trial import check_same_convs, make_plan, recheck
-from topoff.graph.graph import Graph
 
 
 class Full(Learner):
@@ -41,7 +40,7 @@ class Full(Learner):
 
     def prepare(self) -> None:
         """Build the operators."""
-        self.graph = Graph(self.data)
+        self.graph = self.whole()
         self.plan = make_plan(self.model, self.graph, call=self.call).in_batch_only()
         self.handler, self._whole = Subgraph(self.plan.convs), whole_graph(self.graph, self.plan)
 

@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 from topoff.data.archive import check_memory
 from topoff.forward.call import Progress
 from topoff.machine.ranks import Ranks
+from topoff.graph.operators import full_type
 from topoff.machine.user_code import user_code
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
@@ -59,7 +60,7 @@ def make_setup(config: Config, data: Data, *, processes: int = 1) -> Setup:
     check_sizes(sized, chosen, data)
     model = model_for(chosen, data, outputs=task.outputs)
     with user_code(f"{name} to be a whole torch.nn.Module", remedy="call super().__init__() first in its __init__"):
-        model = model.to(device_of(config.device), data.x.dtype)
+        model = model.to(device_of(config.device), full_type(data.x.dtype))  # a store may hold half of it
     check_model(model, data, task=task, name=name)
     warn_of_memory(chosen, data, model)
     return Setup(chosen, choices, data, task, class_names(data, task), model)
@@ -71,7 +72,7 @@ def make_method(setup: Setup, *, progress: Progress | None = None, ranks: Ranks 
     settings = {name: value for name in kind.settings if (value := getattr(config, name)) is not None}
     shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
     together = {"ranks": ranks} if ranks and ranks.size > 1 else {}
-    return kind(setup.model, setup.data, **settings, **shared, **together)
+    return kind(setup.model, setup.data, **settings, **shared, **together, memory=config.memory)
 
 
 def batches_per_step(config: Config) -> int:

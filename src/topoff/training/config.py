@@ -35,7 +35,7 @@ Positive = Annotated[int, Ge(1), Lt(2**32)]
 Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
 Size = Annotated[float, Ge(0), Lt(math.inf)]
 Rate = Annotated[float, Ge(0), Lt(1)]
-PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
+PARTITIONS = ("kaminpar", "metis", "ldg", "random")  # batches that hold every node once
 COMPENSATED = ("top", "drop", "drop-ax")  # methods that take any node sets
 JOINT = ("method", "batches")  # settings that are right or wrong together
 LENGTHS = ("epochs", "seconds")  # a run has one of them
@@ -65,7 +65,8 @@ class Config:
 
     method: Annotated[MethodName, "How batches are made and run."] = "top"
     batches: Annotated[
-        Literal["kaminpar", "metis", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb"] | None,
+        Literal["kaminpar", "metis", "ldg", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb"]
+        | None,
         "How nodes are batched; the sets of the last five overlap (top only).",
     ] = None
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
@@ -110,6 +111,10 @@ class Config:
     scalers: Annotated[str, "Comma-separated: identity, amplification, attenuation (pna)."] = "identity,amplification"
     fast_dropout: Annotated[bool, "Use the fast CPU dropout for nn.Dropout inside your own model."] = False
 
+    memory: Annotated[
+        Annotated[float, Gt(0), Lt(math.inf)] | None,
+        "GiB that may be taken; what is larger lies on disk, with the same results. Left out: what is free.",
+    ] = None
     seconds: Annotated[
         Annotated[float, Gt(0), Lt(math.inf)] | None,
         "Train for this many seconds of preparation, refreshes and steps instead of epochs; evaluation is not counted.",

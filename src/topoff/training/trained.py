@@ -21,6 +21,7 @@ from topoff.data.encoding import check_encoding
 from topoff.data.layout import SPLITS
 from topoff.data.load import load
 from topoff.forward.predict import predict
+from topoff.graph.operators import full_type
 from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
 from topoff.models.by_name import MODELS
@@ -203,7 +204,7 @@ def model_of(run: Trained, data: Data) -> nn.Module:
             load_weights(empty, run.weights, origin=origin, name=run.config.model)
     model = model_for(run.config, data, outputs=run.task.outputs)
     device = device_of("cpu" if run.config.device == "cpu" else "auto")  # the run may come from another machine
-    model = model.to(device, data.x.dtype)  # before loading: float64 weights would be rounded
+    model = model.to(device, full_type(data.x.dtype))  # before loading: float64 weights would be rounded
     load_weights(model, run.weights, origin=origin, name=run.config.model)
     return model
 
