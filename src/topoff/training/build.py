@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 
 from topoff.data.archive import check_memory
 from topoff.forward.call import Progress
-from topoff.machine.ranks import Ranks
 from topoff.graph.operators import full_type
+from topoff.machine.ranks import Ranks
 from topoff.machine.user_code import user_code
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
