@@ -5,7 +5,7 @@
 
 The store is generated once (outside of the limit, by `topoff generate`); `topoff train` runs in a memory control group
 (version 1) of its own: beyond the limit the system takes back pages of files, and kills the process where that does not
-help. Printed, and written to docs/results/scale.d: seconds, scores, the peak of the group, and that of memory that is not
+help. Printed, and written to docs/results/scale.d: seconds, scores, the peak of the group, and of memory that is not
 backed by files.
 """
 
