@@ -27,7 +27,8 @@ from topoff.forward.share import SharedLockstep
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
-WORK = 0.8  # of a refresh, relative to steps on the same rows (measured on WordNet)
+ROW, OUTSIDE = 150, 2.4  # what a node costs, and what a message from outside costs a refresh more, in messages
+SCARCE = 5.0  # nodes of the graph for each that is trained on, from which a refresh may come every epoch
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
 
 
@@ -89,7 +90,7 @@ class Basis:
         the model, or a `call` has a meaning that no name can hold.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
-        self.refreshing.begin(price=self._price(), outside=self._outside())
+        self.refreshing.begin(price=self._price(), outside=self._outside(), scarce=self._scarce())
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
         alone = self.loader.ranks.size == 1
         if cache and self.compensator.rank and fixed and not self.offset and self.call is None and alone:
@@ -131,16 +132,35 @@ class Basis:
         return self.offset or self.compensator.rank != 0
 
     def _price(self) -> float:
-        """Estimate what a refresh costs, in epochs: the rows of the graph against those that an epoch trains on.
+        """Estimate what a refresh costs, in epochs, by counting: seconds would differ from machine to machine.
 
-        By counting, for seconds would make a run another one on every machine.
+        An epoch passes the rows of its batches and, forwards and backwards, the messages inside of them; a refresh all
+        rows and messages once, and those from outside again for what was missed, the basis and the offsets.
         """
-        loader = self.loader
-        rows = [
-            [float(len(each.n_id) if "train_mask" not in each or bool(each.train_mask.any()) else 0)]
-            for each in loader.batches()
-        ]
-        return WORK * loader.graph.num_nodes / max(1.0, sum(row[0] for row in loader.pooled(rows)))
+        nodes, edges = self.loader.graph.num_nodes, self.loader.graph.data.edge_index.size(1)
+        rows, inside, outside = self._counted()
+        return float((ROW * nodes + edges + OUTSIDE * outside) / max(1.0, ROW * rows + 2 * inside))
+
+    def _scarce(self) -> bool:
+        """Whether the batches that are trained on hold few of the nodes."""
+        return self.loader.graph.num_nodes > SCARCE * self._counted()[0]
+
+    def _counted(self) -> tuple[float, float, float]:
+        """Count the rows of the batches that are trained on, and their messages from inside and outside."""
+        found = []
+        for batch in self.loader.batches():
+            trained = "train_mask" not in batch or bool(batch.train_mask.any())
+            structure = batch.supplement.structure
+            spots, size = structure.spots.values(), len(structure.nodes)
+            inside = sum(spot.within.ids.numel() for spot in spots)
+            outside = sum(spot.halo.ids.numel() for spot in spots)
+            for near in structure.around.values():
+                halo = int((near.edge_index[0] >= size).sum())
+                inside, outside = inside + near.edge_index.size(1) - halo, outside + halo
+            kinds = max(1, len(structure.spots) + len(structure.around))  # of convs, of which each has all messages
+            found.append([trained * size, trained * inside / kinds, outside / kinds])
+        rows, inside, outside = (sum(column) for column in zip(*self.loader.pooled(found), strict=True))
+        return rows, inside, outside
 
     def _outside(self) -> float:
         """Return the share of the messages that comes from outside the batches."""

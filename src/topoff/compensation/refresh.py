@@ -18,7 +18,6 @@ SMALL, LARGE = 0.015, 0.04  # of all messages missed: below the first wait longe
 SHARE = 0.15  # of an epoch's work that refreshes may take, on average
 EARLY = 3  # refreshes at first that come closer together, each half as far: weights move fastest then
 FEW, MOST = 1, 0.5  # such refreshes where at most this share of the messages comes from outside
-DEAR = 4.0  # epochs that a refresh costs where batches hold few of the nodes: with it, an epoch is less than on all
 LONGEST = 64  # epochs that an interval grows to by itself
 
 
@@ -30,6 +29,7 @@ class Refreshing:
     automatic: bool = False
     price: float = 0.0  # of a refresh, in epochs
     early: int = EARLY  # refreshes that come closer together
+    scarce: bool = False  # whether batches hold few of the nodes
     count: int = 0  # of refreshes so far
     last: float | None = None  # what the last one found missing, of all messages
 
@@ -38,7 +38,7 @@ class Refreshing:
         """Read "never", "every=E" or "auto", which was called "adaptive".
 
         >>> Refreshing.parse("every=5")
-        Refreshing(interval=5, automatic=False, price=0.0, early=3, count=0, last=None)
+        Refreshing(interval=5, automatic=False, price=0.0, early=3, scarce=False, count=0, last=None)
         """
         policy = str(policy)
         if policy == "never":
@@ -50,13 +50,14 @@ class Refreshing:
             raise ValueError(f"Expected refresh to be 'auto', 'never' or 'every=E' with E >= 1 (got '{policy}').")
         return cls(int(number))
 
-    def begin(self, *, price: float, outside: float = 1.0) -> None:
+    def begin(self, *, price: float, outside: float = 1.0, scarce: bool = False) -> None:
         """Take note of what a refresh costs, in epochs, unless it is known; `auto` begins with the least interval.
 
-        The smaller the share of the messages from `outside`, the less is lost while weights move fast.
+        The smaller the share of the messages from `outside`, the less is lost while weights move fast. Batches that
+        hold few of the nodes (`scarce`) may be refreshed every epoch.
         """
         if self.price == 0:
-            self.price, self.early = price, EARLY if outside > MOST else FEW
+            self.price, self.early, self.scarce = price, EARLY if outside > MOST else FEW, scarce
             self.interval = self.least if self.automatic else self.interval
 
     @property
@@ -66,7 +67,7 @@ class Refreshing:
         Where batches hold few of the nodes, nearly all messages come from outside, and steps are cheap: every epoch may
         have a refresh, and costs less than an epoch on all nodes even so.
         """
-        return 1 if self.price >= DEAR else max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
+        return 1 if self.scarce else max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
 
     def due(self, age: int) -> bool:
         """Whether a basis that is `age` epochs old is to be replaced."""
