@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,11 +121,21 @@ def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Paramet
         outer = {id(parameter) for parameter in listed()}
         inner, others = [p for p in parameters if id(p) not in outer], [p for p in parameters if id(p) in outer]
         groups = [{"params": inner}, {"params": others, "weight_decay": config.outer_decay}]
+    made: torch.optim.Optimizer
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    fused = all(parameter.is_floating_point() for parameter in parameters)  # a third of the time of a step
-    return kind(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+        made = torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+    else:
+        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+        fused = all(parameter.is_floating_point() for parameter in parameters)  # a third of the time of a step
+        made = kind(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    if config.clip:
+        made.register_step_pre_hook(partial(_clip, parameters, config.clip))
+    return made
+
+
+def _clip(parameters: list[nn.Parameter], norm: float, *_: object) -> None:
+    """Clip the gradient before a step."""
+    nn.utils.clip_grad_norm_(parameters, norm)
 
 
 def learning_rate(config: Config, done: float) -> float:

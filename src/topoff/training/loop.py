@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.compensation.fidelity import fidelity_of
@@ -175,7 +175,7 @@ class Training:
         self._stops = found.stop
         if found.loss is not None:
             self._set_rate(self.pace.rate(self.progress, waited=waited))
-            self._update()
+            self.optimizer.step()
         return found.loss
 
     def step(self, batch: Data) -> float:
@@ -183,14 +183,8 @@ class Training:
         self.model.train()
         self.optimizer.zero_grad()
         loss = self.method.learn(batch, self.task.batch_loss)
-        self._update()
-        return float(loss)
-
-    def _update(self) -> None:
-        """Let the optimizer take its step."""
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.method.parameters(), self.config.clip)
         self.optimizer.step()
+        return float(loss)
 
     # ---- evaluation
 
