@@ -33,8 +33,7 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
 }
 _DATASET = typer.Argument(
     help="'wordnet', the name of a published graph (Cora, Reddit, ogbn-arxiv, ...; its raw files are looked for in "
-    "--root), an .npz file, or a folder (of tables, or a store). ./Cora is always a path, "
-    "name:Cora always the dataset."
+    "--root), an .npz file, or a folder (of tables, or a store). ./Cora is always a path, name:Cora always the dataset."
 )
 # what means the same in every verb
 Dataset = Annotated[str, _DATASET]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from topoff.data.array_file import Array
 from topoff.data.edge_sort import Progress, Tidy
-from topoff.data.recipe import Recipe, check_recipe, community_count, near_share
+from topoff.data.recipe import Recipe, check_recipe, community_count, named, near_share
 from topoff.data.refusal import refuse
 from topoff.data.store import Store
 from topoff.data.store_write import EdgePiece, Pieces, write_store
@@ -64,15 +64,17 @@ class Layout:
 
 
 def generate(
-    recipe: Recipe,
-    path: Path,
+    recipe: Recipe | str,
+    path: str | Path,
     *,
     seed: int = 0,
     dtype: str = "float32",
     label: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Write a graph as the recipe says to the store `path`; `label` is added to what its header says of its origin.
+    """Write a graph as a recipe, or the preset of that name, says to the store `path`, and return the store.
+
+    `label` (preset, scale) is added to what its header says of its origin: for a recipe that was made of a preset.
 
     Raises:
         ValueError: the recipe contradicts itself.
@@ -84,6 +86,8 @@ def generate(
     ...     store.header.nodes, abs(store.header.edges - 10_000) < 200, store.header.statistics["undirected"]
     (1000, True, True)
     """
+    if isinstance(recipe, str):
+        recipe, label = named(recipe), {"preset": recipe, **(label or {})}
     check_recipe(recipe)
     layout = _layout(recipe, seed)
     community = np.empty(recipe.nodes, np.int32)  # by id
@@ -99,7 +103,7 @@ def generate(
         stand_in={**(label or {}), "seed": seed, **asdict(recipe)},
     )
     tidy = Tidy(undirected=recipe.undirected, self_loops=False, duplicates=False)
-    return write_store(path, pieces, dtype=dtype, tidy=tidy, progress=progress)
+    return write_store(Path(path), pieces, dtype=dtype, tidy=tidy, progress=progress)
 
 
 def _stream(name: str, seed: int, piece: int = 0) -> np.random.Generator:

@@ -167,6 +167,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "shape": (lambda header: header.update(nodes=15), r"got something else: indptr of shape \(15,\)"),
     "labels": (lambda header: header["arrays"]["y"].update(shape=[3]), r"got something else: y of shape \(3,\)"),
+    "objects": (lambda header: header["arrays"]["x"].update(dtype="object"), "got something else: x of object"),
     "key": (lambda header: header.pop("edges"), "got something else"),
     "list": (lambda header: header.update(arrays=[]), "got something else"),
 }
