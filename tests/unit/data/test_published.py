@@ -33,6 +33,8 @@ from published_files import (
 from topoff.data import published, published_store, sources
 from topoff.data.layout import MASKS
 from topoff.data.load import load
+from topoff.data.pieces import pieces_of
+from topoff.data.places import refuse_source
 from topoff.data.store import stored
 
 TABLE = published.COUNTS
@@ -280,3 +282,22 @@ def test_pygs_datasets_are_counted_too(tmp_path: Path, monkeypatch: pytest.Monke
     publish(monkeypatch, "Minesweeper", **{**right, "split": (2, 1, 2)})
     with pytest.raises(ValueError, match=r"Minesweeper to have 2 train nodes, as published \(got 1\)"):  # of one split
         load("minesweeper", root=tmp_path)
+
+
+# ---- who else knows the names
+
+
+def test_raw_files_are_never_overwritten(tmp_path: Path) -> None:
+    written = write_ppi(tmp_path)  # in a folder of another name
+    for out in (*written.files, written.folder / "raw", written.folder):
+        with pytest.raises(ValueError, match="to lie apart from the graph that is read"):
+            refuse_source(out, "PPI-large", root=tmp_path)
+    refuse_source(tmp_path / "other.csv", "PPI-large", root=tmp_path)
+
+
+def test_in_pieces_a_name_is_the_graph_and_a_path_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_ogb(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    named, folder = pieces_of("ogbn_arxiv", root=tmp_path), pieces_of("./ogbn_arxiv")
+    assert sum(len(piece.source) for piece in named.edges) == len(BOTH_WAYS)
+    assert sum(len(piece.source) for piece in folder.edges) == len(CITATIONS)  # as they are
