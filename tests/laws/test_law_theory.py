@@ -18,7 +18,7 @@ from topoff.experiments.theory_trial import compensated
 REFUTED = {  # what the paper claims and a counterexample refutes; everything else holds
     "theory-colors": {"features alone, as printed: the same, all graphs"},
     "theory-separation": {"LeakyReLU, chosen features: share that misses a pair"},
-    "theory-coverage": {"classes of unlike sizes (star): margin of exact batches"},
+    "theory-coverage": {"classes of unlike sizes (star): margin of exact batches", "the same, hubs with nine leaves"},
 }
 
 
@@ -65,9 +65,9 @@ def test_the_hidden_pair_is_missed_as_often_as_all_first_weights_are_positive():
 
 
 def test_a_star_is_exact_as_often_as_its_hub_is_drawn():
-    (row,) = [row for row in found("theory-coverage").rows if "star" in row]
+    (row,) = [row for row in found("theory-coverage").rows if row["graph"] == "star"]
     assert abs(row["covered"] - row["size"] / theory_coverage.NODES) < 0.03
-    assert row["exact"] < 0.25 < row["bound"]
+    assert row["exact"] < 0.25 < 1 - row["eps"]
 
 
 # ---- what holds, by the numbers that it is about
@@ -124,4 +124,4 @@ def test_the_linear_example_fails_with_a_rank_too_few(monkeypatch):
 def test_coverage_fails_where_the_rank_is_below_the_number_of_classes(monkeypatch):
     monkeypatch.setattr(theory_coverage, "Compensator", lambda rank, **more: Compensator(rank - 2, **more))
     check = theory_coverage.check_coverage(classes=(4,), draws=5)
-    assert [finding.holds for finding in check.findings] == [True, False, False, False, False]
+    assert [finding.holds for finding in check.findings] == [True, *[False] * 6]

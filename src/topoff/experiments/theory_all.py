@@ -2,8 +2,8 @@
 
 >>> [name.removeprefix("theory-") for name in THEORY]
 ['symmetry', 'linear', 'convergence', 'colors', 'separation', 'coverage']
->>> THEORY["theory-linear"].run(quick=True).holds
-True
+>>> THEORY["theory-colors"].run(quick=True).name
+'theory-colors'
 """
 
 from __future__ import annotations

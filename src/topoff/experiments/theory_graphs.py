@@ -61,6 +61,15 @@ def star(n: int, *, features: int = 3, seed: int = 0) -> Data:
     return _graph([(0, i) for i in range(1, n)], _normal(2, features, seed=seed)[kind], kind)
 
 
+def hubs(count: int, *, leaves: int, features: int = 3, seed: int = 0) -> Data:
+    """Return a ring of equal hubs, nodes 0 to count - 1, each with equal leaves: classes of shares 1 to `leaves`."""
+    own = torch.arange(count * leaves)
+    pairs = [(i, (i + 1) % count) for i in range(count)]
+    pairs += list(zip((own // leaves).tolist(), (count + own).tolist(), strict=True))
+    kind = (torch.arange(count * (1 + leaves)) >= count).long()
+    return _graph(pairs, _normal(2, features, seed=seed)[kind], kind)
+
+
 def path(x: Tensor) -> Data:
     """Return a path with features x (n, d)."""
     return _graph([(i, i + 1) for i in range(len(x) - 1)], x, torch.arange(len(x)))

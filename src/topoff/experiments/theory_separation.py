@@ -12,7 +12,7 @@ On the path of four, features can be chosen so that nodes 0 and 3 agree wherever
 positive: probability 2^-width, measured. Such features are few (they solve an equation). For analytic activations such
 as tanh the theorem holds whatever the features: an analytic function that is not zero is so on a null set only.
 
->>> [finding.holds for finding in check_separation(graphs=1, draws=2).findings[:2]]
+>>> [finding.holds for finding in check_separation(graphs=1, draws=2, trials=9).findings[:2]]
 [True, True]
 """
 

@@ -48,7 +48,7 @@ def error_of(out: Tensor, exact: Tensor) -> float:
     """Return the relative error of rows in the Frobenius norm.
 
     >>> import torch
-    >>> error_of(torch.tensor([3.0, 3.0]), torch.tensor([3.0, 4.0]))
+    >>> error_of(torch.tensor([3.0, 3.0]).double(), torch.tensor([3.0, 4.0]).double())
     0.2
     """
     return float((out - exact).norm() / exact.norm())

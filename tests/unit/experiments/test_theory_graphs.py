@@ -6,6 +6,7 @@ from torch_geometric.utils import degree, is_undirected, to_dense_adj
 
 from topoff.experiments.theory_graphs import (
     embedder,
+    hubs,
     lift,
     network,
     operator_of,
@@ -22,6 +23,7 @@ GRAPHS = {
     "ring": ring(9, seed=3),
     "lift": lift(ring(5, seed=1), copies=7, seed=2),
     "star": star(8),
+    "hubs": hubs(5, leaves=3),
     "path": path(torch.ones(5, 2, dtype=torch.float64)),
     "sparse": sparse_graph(30, degree=2.5, kinds=2, seed=4),
 }
@@ -44,6 +46,12 @@ def test_a_lift_is_an_equitable_partition_of_classes_of_one_size():
     seen = to_dense_adj(data.edge_index, max_num_nodes=35)[0] @ kinds  # neighbours of each kind
     assert seen.equal(to_dense_adj(base.edge_index, max_num_nodes=5)[0][data.kind])
     assert data.x.equal(base.x[data.kind])
+
+
+def test_hubs_and_leaves_have_the_degrees_that_they_should():
+    data = hubs(5, leaves=3)
+    assert degree(data.edge_index[1]).tolist() == [5.0] * 5 + [1.0] * 15
+    assert data.kind.tolist() == [0] * 5 + [1] * 15
 
 
 def test_lifts_of_other_seeds_are_other_graphs():
