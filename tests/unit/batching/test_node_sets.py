@@ -422,7 +422,7 @@ def test_a_reach_needs_training_nodes() -> None:
 
 
 @pytest.mark.parametrize("train_only", [False, True])
-def test_nodes_that_are_dealt_one_by_one_need_no_counts(train_only: bool) -> None:
+def test_nodes_that_are_dealt_one_by_one_need_no_counts(*, train_only: bool) -> None:
     edges, mask = torch.randint(300, (2, 900)), torch.arange(300) % 3 == 1
     data = Data(edge_index=edges, num_nodes=300, train_mask=mask, y=torch.arange(300) % 4)
     sets = NodeSets(method="random", ratio=0.1, train_only=train_only).fit(data)
