@@ -100,7 +100,7 @@ def test_info_shows_tables_bars_and_warnings(command: Command, crooked: Path) ->
 def test_info_in_json_is_the_description(command: Command, crooked: Path) -> None:
     from dataclasses import asdict
 
-    expected = {"dataset": str(crooked), **asdict(describe(topoff.load(crooked))), "notes": []}
+    expected = {"dataset": str(crooked), "stand_in": None, **asdict(describe(topoff.load(crooked))), "notes": []}
     found = command("info", crooked, "--json").json
     assert len(found["warnings"]) == len(expected["warnings"])  # those with a command name the graph
     assert found | {"warnings": expected["warnings"]} == json.loads(json.dumps(expected))
@@ -441,7 +441,7 @@ BAD_OPTIONS = {
     "ending": ("partition GRAPH --out parts.txt", r"Expected --out to end in \.npz or \.csv \(got 'parts\.txt'\)"),
     "existing": ("partition wordnet --out GRAPH", "Expected OUT to be new .*--overwrite"),
     "unwritable": ("partition GRAPH --parts 2 --out GRAPH/parts.npz", "Expected the folder of OUT to exist"),
-    "format": ("convert GRAPH NEW --format xml", r"Expected --format to be csv or parquet \(got 'xml'\)"),
+    "format": ("convert GRAPH NEW --format xml", r"Expected --format to be csv, parquet or store \(got 'xml'\)"),
     "format of npz": ("convert GRAPH NEW.npz --format csv", r"Expected no --format with an \.npz file \(got 'csv'\)"),
     "other file": ("convert GRAPH NEW.csv", r"Expected OUT to end in \.npz or to be a folder \(got '.*\.csv'\)"),
     "unwritable npz": ("convert wordnet GRAPH/out.npz", "Expected the folder of OUT to exist"),

@@ -32,8 +32,8 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     **dict.fromkeys(("root", "parts", "inits", "seconds")),
 }
 _DATASET = typer.Argument(
-    help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables). ./Cora is always a path, "
-    "name:Cora always the dataset."
+    help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables, or a store). ./Cora is "
+    "always a path, name:Cora always the dataset."
 )
 # what means the same in every verb
 Dataset = Annotated[str, _DATASET]

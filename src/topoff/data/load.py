@@ -1,9 +1,11 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch_geometric.data import Data
@@ -17,6 +19,9 @@ from topoff.data.split import choose_split
 from topoff.data.store import open_store
 from topoff.data.store_load import load_store
 from topoff.machine.cache import Arrays
+
+if TYPE_CHECKING:
+    from topoff.data.tables import Tables
 
 
 def load(
@@ -67,11 +72,11 @@ def load(
     with within(source):
         if found.store:
             return choose_split(load_store(open_store(found.path), in_memory=in_memory), split=split, seed=seed)
-        return _load_arrays(read_graph(found, labels=labels, trust=trust), split=split, seed=seed)
+        return data_of_arrays(read_graph(found, labels=labels, trust=trust), split=split, seed=seed)
 
 
-def _load_arrays(arrays: Arrays, *, split: int, seed: int) -> Data:
-    """Make a checked graph of arrays; the names of classes say how many there are."""
+def data_of_arrays(arrays: Arrays, *, split: int, seed: int) -> Data:
+    """Make a checked graph of arrays in one layout; the names of classes say how many there are."""
     names = {name: arrays.pop(name) for name in NAMES if name in arrays}
     if arrays["x"].ndim > 2:
         remedy = "flatten them, or pass a Data to a model of your own that takes more dimensions"
@@ -93,7 +98,13 @@ def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int
     """Read tables; with an encoding, for prediction, ask for no labels and no training nodes."""
     from topoff.data.tables import read_tables
 
-    tables = read_tables(folder, encoding=encoding)
+    return data_of_tables(read_tables(folder, encoding=encoding), folder, encoding=encoding, split=split, seed=seed)
+
+
+def data_of_tables(
+    tables: Tables, folder: Path, *, encoding: Mapping[str, Any] | None = None, split: int, seed: int
+) -> Data:
+    """Make a checked graph of tables that were read."""
     data = _tensors(tables.arrays)
     data.names = Names(
         tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes), tables.written, folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from topoff.data.layout import STORE_FILES
 from topoff.data.sources import graph_file, known_name, places_of
 from topoff.data.write import TABLES
 from topoff.machine.places import expand_home
@@ -52,5 +53,5 @@ def _files(place: Path) -> list[Path]:
     """Return what is read of a place, or would be if it were there: the file itself, or tables and arrays."""
     if not place.is_dir():
         return [place]
-    names = [place / name for name in (*TABLES, "graph.npz")]
+    names = [place / name for name in (*TABLES, "graph.npz", *STORE_FILES)]
     return [*names, *(name for file in names if (name := file.resolve()) != file), graph_file(place)]

@@ -6,6 +6,7 @@ the store has: features also in float16, and int32 edges.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ def load_store(store: Store, *, in_memory: bool | None = None) -> Data:
             data[name] = data[name].clone()
     data.x = data.x.float() if data.x.dtype == torch.float16 else data.x
     data.edge_index = data.edge_index.long()
+    if data.names.ids is not None:
+        data.names = replace(data.names, node_ids=data.names.ids.to_pylist())
     return check(data) if "y" in data else check_graph(data)
 
 
@@ -80,13 +83,13 @@ def stand_in_text(settings: dict[str, Any] | None) -> str | None:
 
 
 def _names(store: Store) -> Names:
-    """Return the names; ids of nodes stay an array, since a list of so many objects may not fit into memory."""
+    """Return the names; ids of nodes are an array, since a list of so many objects may not fit into memory."""
     known, ids = store.header.names, None
     if "node_ids" in store.header.arrays:
         array = store.array("node_ids")
         ids = pa.array(np.asarray(array)) if array.dtype.kind in "iu" else pa.array(array.tolist(), pa.large_string())
     return Names(
-        node_ids=None if ids is None else ids.to_pylist(),
+        ids=ids,
         class_names=known.get("class_names"),
         encoding=known.get("encoding"),
         notes=tuple(known.get("notes", ())),

@@ -21,7 +21,7 @@ import numpy as np
 
 from topoff.data.array_file import Array, ArrayWriter, Entry, open_array
 from topoff.data.check import check, check_graph
-from topoff.data.edge_sort import EdgeSorter, Progress, SortedEdges
+from topoff.data.edge_sort import EdgeSorter, Progress, SortedEdges, Tidy
 from topoff.data.layout import SPLITS
 from topoff.data.refusal import refuse
 from topoff.data.store import Header, Store, open_store, write_header
@@ -54,24 +54,31 @@ class Pieces:
     node_ids: Array | None = None  # (n,)
     names: Mapping[str, Any] = field(default_factory=dict)  # class_names, encoding, notes
     stand_in: Mapping[str, Any] | None = None
-    simple: bool = False  # leave out self-loops and all but the first of equal edges
 
 
-def write_store(path: Path, pieces: Pieces, *, dtype: str = "float32", progress: Progress | None = None) -> Store:
+def write_store(
+    path: Path,
+    pieces: Pieces,
+    *,
+    dtype: str | None = None,
+    tidy: Tidy | None = None,
+    progress: Progress | None = None,
+) -> Store:
     """Write a graph to the folder `path`, replacing a store that is there, and return it opened.
 
-    What is written is checked before it is moved to its place, as `topoff.data.check.check` does.
+    Features get the type `dtype`; without one, they keep theirs if they are floats. What is written is checked, as
+    `topoff.data.check.check` does, before it is moved to its place.
 
     Raises:
         ValueError: the graph is none.
         OSError: the disk is full, or something else cannot be written; then nothing is left.
     """
-    if dtype not in TYPES:
+    if dtype is not None and dtype not in TYPES:
         refuse(f"the type of the features to be {', '.join(TYPES)}", f"'{dtype}'", "choose one of them")
     with drafting(path) as draft:
         draft.mkdir()
         tell = progress or (lambda what, share: None)
-        edges = _write_edges(pieces, draft, tell=tell)
+        edges = _write_edges(pieces, draft, tidy=tidy, tell=tell)
         x = (_narrowed(rows, dtype) for rows in _told(pieces.x, tell, "writing features", pieces.nodes))
         arrays = edges.arrays | {"x": _write_rows(x, draft / "x.npy")}
         if pieces.y is not None:
@@ -87,10 +94,10 @@ def write_store(path: Path, pieces: Pieces, *, dtype: str = "float32", progress:
     return open_store(path)
 
 
-def _write_edges(pieces: Pieces, folder: Path, *, tell: Progress) -> SortedEdges:
+def _write_edges(pieces: Pieces, folder: Path, *, tidy: Tidy | None, tell: Progress) -> SortedEdges:
     """Write edges, their weights and where each target's begin."""
     sizes = {"nodes": pieces.nodes, "expected": pieces.expected_edges}
-    sorter = EdgeSorter(folder, **sizes, weights=pieces.weights, simple=pieces.simple)
+    sorter = EdgeSorter(folder, **sizes, weights=pieces.weights, tidy=tidy)
     done = 0
     for piece in pieces.edges:
         sorter.add(piece.source, piece.target, piece.weight)
@@ -120,8 +127,10 @@ def _write_rows(pieces: Iterable[Array], path: Path) -> Entry:
         return writer.finish((count, *first.shape[1:]))
 
 
-def _narrowed(x: Array, dtype: str) -> Array:
+def _narrowed(x: Array, dtype: str | None) -> Array:
     """Return features in another type; refuse those that would become infinite."""
+    if dtype is None:
+        dtype = x.dtype.name if x.dtype.name in TYPES else "float32"
     with np.errstate(over="ignore"):
         narrow = x.astype(dtype, copy=False)
     if narrow.dtype.itemsize < x.dtype.itemsize and not np.array_equal(np.isfinite(x), np.isfinite(narrow)):
@@ -152,7 +161,7 @@ def _task(folder: Path, arrays: Mapping[str, Entry], named: Sequence[str] | None
 
 def _header(pieces: Pieces, edges: SortedEdges, arrays: dict[str, Entry], *, task: Mapping[str, Any]) -> Header:
     """Say what was written."""
-    counted = ("self_loops", "duplicates", "undirected", "largest_degree")
+    counted = ("came", "self_loops", "duplicates", "undirected", "largest_degree")
     statistics = {name: getattr(edges, name) for name in counted}
     if pieces.split is not None:
         statistics["splits"] = {name: int((pieces.split == code).sum()) for code, name in enumerate(SPLITS)}
