@@ -5,8 +5,8 @@
 
 The store is generated once (outside of the limit, by `topoff generate`); `topoff train` runs in a memory control group
 (version 1) of its own: beyond the limit the system takes back pages of files, and kills the process where that does not
-help. Printed, and written to docs/results/scale.d: seconds, scores, the peak of the group, and of memory that is not
-backed by files.
+help. Printed, and written to docs/results/scale.d: seconds, scores, the peak of the group, and that of memory
+that no file backs.
 """
 
 import argparse
@@ -103,7 +103,8 @@ def generate(given: argparse.Namespace, store: Path) -> Any:
     ]
     for name in ("nodes", "edges", "features", "classes"):
         command += [f"--{name}", str(getattr(given, name))]
-    done = subprocess.run([*command, "--split", "0.01,0.002,0.003", "--seed", "1"], check=True, stdout=subprocess.PIPE)
+    flags = ["--split", "0.01,0.002,0.003", "--seed", "1", "--dtype", "float16"]
+    done = subprocess.run([*command, *flags], check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)
 
 
