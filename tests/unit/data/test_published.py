@@ -61,6 +61,10 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published_store, "notify", lambda text: None)
 
 
+def states(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
 def edges_of(graph: Data) -> list[tuple[int, int]]:
     return sorted(map(tuple, graph.edge_index.t().tolist()))
 
@@ -125,12 +129,12 @@ def test_the_same_as_pygs(tmp_path: Path, name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = getattr(torch_geometric.datasets, name)(str(WRITERS[name](tmp_path / "theirs").folder))[0]
-    before = {path: path.stat() for path in written.folder.rglob("*")}
+    before = states(written.folder)
     ours = load(name.lower(), root=tmp_path / "root")
     assert plain(ours) == plain(theirs)
     assert edges_of(ours) == sorted(PAIRS)
     assert ours.x.dtype == torch.float32
-    assert {path: path.stat() for path in written.folder.rglob("*")} == before
+    assert states(written.folder) == before
 
 
 def test_ppi_of_graphsaint(tmp_path: Path) -> None:
