@@ -105,6 +105,7 @@ def _with_light(
         split=split_codes(data) if "y" in data else None,
         weights=weights,
         node_ids=ids,
+        stand_in=None if (store := getattr(names, "store", None)) is None else store.header.stand_in,
         names={key: list(value) if isinstance(value, tuple) else value for key, value in given.items()},
     )
 

@@ -14,8 +14,10 @@ from graph_files import arrays, benchmark
 from graphs import communities, corners
 from topoff.data import pieces as room
 from topoff.data import table_file
+from topoff.data.generate import generate
 from topoff.data.load import load
 from topoff.data.pieces import data_pieces, pieces_of
+from topoff.data.recipe import Recipe
 from topoff.data.store_write import write_store
 from topoff.data.write import write_npz, write_tables
 
@@ -155,3 +157,10 @@ def test_a_store_of_a_store(tmp_path: Path) -> None:
     write_store(tmp_path / "s", data_pieces(graph()))
     again = write_store(tmp_path / "t", pieces_of(tmp_path / "s"))
     assert again.header.arrays == load(tmp_path / "s").names.store.header.arrays
+
+
+def test_a_store_of_a_stand_in_says_so(tmp_path: Path) -> None:
+    made = generate(Recipe(nodes=500, edges=3000), tmp_path / "s", seed=2)
+    again = write_store(tmp_path / "t", pieces_of(tmp_path / "s"))
+    assert again.header.stand_in == load(tmp_path / "s").names.store.header.stand_in
+    assert load(again.path).names.stand_in == load(made.path).names.stand_in == "stand-in, seed 2"
