@@ -37,13 +37,13 @@ class RawFiles:
 
 @dataclass(frozen=True)
 class Counts:
-    """Hold the published sizes of a graph."""
+    """Hold the published sizes of a graph; several, where publications differ: any of them."""
 
-    nodes: int
-    edges: tuple[int, ...]  # that the raw files list, any of these; of PyG's datasets, those of its edge_index
+    nodes: int | tuple[int, ...]
+    edges: tuple[int, ...]  # that the raw files list; of PyG's datasets, those of its edge_index
     features: int
     classes: int  # or labels, where a node may have several
-    split: tuple[int, int, int] | None = None  # train, validation, test
+    split: tuple[int, int, int] | None = None  # train, validation, test; None where only shares are published
 
 
 def _ogb(folder: str, split: str, *raw: str) -> tuple[str, str, tuple[str, ...]]:
@@ -81,18 +81,18 @@ COUNTS: Mapping[str, Counts] = {
     "ogbn-arxiv": Counts(169_343, (1_166_243,), 128, 40, (90_941, 29_799, 48_603)),
     "ogbn-products": Counts(2_449_029, (61_859_140,), 100, 47, (196_615, 39_323, 2_213_091)),
     "ogbn-papers100M": Counts(111_059_956, (1_615_685_872,), 128, 172, (1_207_179, 125_265, 214_338)),
-    "Reddit": Counts(232_965, (114_615_892,), 602, 41, (153_431, 23_831, 55_703)),
+    "Reddit": Counts(232_965, (114_615_892, 114_615_873), 602, 41, (153_431, 23_831, 55_703)),
     "Reddit2": Counts(232_965, (23_213_838,), 602, 41, (153_932, 23_699, 55_334)),
     "Flickr": Counts(89_250, (899_756,), 500, 7, (44_625, 22_312, 22_313)),
-    "Yelp": Counts(716_847, (13_954_819,), 300, 100, (537_635, 107_527, 71_685)),
-    "AmazonProducts": Counts(1_598_960, (264_339_468,), 200, 107, (1_255_968, 95_943, 247_049)),
+    "Yelp": Counts(716_847, (13_954_819,), 300, 100),
+    "AmazonProducts": Counts((1_569_960, 1_598_960), (264_339_468,), 200, 107),  # PyG's, GraphSAINT's
     # 225,270 edges are published, and not whether the file lists them once
-    "PPI": Counts(14_755, (225_270, 450_540), 50, 121, (9_716, 1_825, 3_214)),
+    "PPI": Counts(14_755, (225_270, 450_540), 50, 121),
     "PPI-large": Counts(56_944, (793_632,), 50, 121, (44_906, 6_514, 5_524)),  # without self-loops, each edge once
     "Cora": Counts(2_708, (10_556,), 1_433, 7, (140, 500, 1_000)),
     "CiteSeer": Counts(3_327, (9_104,), 3_703, 6, (120, 500, 1_000)),
     "PubMed": Counts(19_717, (88_648,), 500, 3, (60, 500, 1_000)),
-    # ten splits each, 50/25/25 %; the sizes of some are known from the files only
+    # ten splits each, 50/25/25 %
     "Roman-empire": Counts(22_662, (65_854,), 300, 18),
     "Amazon-ratings": Counts(24_492, (186_100,), 300, 5),
     "Minesweeper": Counts(10_000, (78_804,), 7, 2, (5_000, 2_500, 2_500)),
