@@ -19,7 +19,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -155,17 +155,20 @@ class Lockstep(Handler):
                 del handed  # or these rows would live on while the next ones are made
         finally:
             for runner in runners:
-                if self.parking:
-                    self.parking.wake(runner.batch)  # one by one: a forward may look at what it holds as it ends
-                runner.close()
+                with self._awake(runner.batch):  # in the modes that it began in, and with all that it holds
+                    runner.close()
                 del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
             if self.parking:
                 self.parking.close()
 
     def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch
-        with self.attributes.of(runner), self.parking.awake(runner.batch) if self.parking else nullcontext():
+        with self.attributes.of(runner), self._awake(runner.batch):
             return runner.step()
+
+    def _awake(self, batch: Member) -> AbstractContextManager[None]:
+        """Give a batch what is parked of it, inside `with`."""
+        return self.parking.awake(batch) if self.parking else nullcontext()
 
     def _share(self, handed: list[Handed]) -> str:
         """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all; return the place."""

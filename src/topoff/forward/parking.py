@@ -105,19 +105,14 @@ class Parking:
     @contextmanager
     def awake(self, batch: Rows) -> Iterator[None]:
         """Give a batch back what it holds, inside `with`; then park what is beyond the limit."""
-        held = self.wake(batch)
+        held = self._held.setdefault(id(batch), _Held())
+        self._inside, held.inside = self._inside - held.inside, 0
+        self._wake(held)
         with _Noting(held.made, rows=batch.rows, least=self.least):
             yield
         held.made = [ref for ref in held.made if ref() is not None]
         for ref in held.made:
             self._park(ref, held)
-
-    def wake(self, batch: Rows) -> _Held:
-        """Give a batch back what is parked of it."""
-        held = self._held.setdefault(id(batch), _Held())
-        self._inside, held.inside = self._inside - held.inside, 0
-        self._wake(held)
-        return held
 
     @contextmanager
     def reading(self, batch: Rows, part: Tensor) -> Iterator[None]:

@@ -76,6 +76,33 @@ def test_exact_inference_gives_the_same_bits_with_and_without_disk(monkeypatch: 
     assert made[-1].written > 0
 
 
+@pytest.mark.parametrize("last", ["convs.1/0/0", "convs.2/0/0"])
+def test_forwards_that_are_ended_early_leave_torch_as_it_was(monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    data = communities(60)
+    graph, model = Graph(data), Deep()
+    model.first = nn.Linear(data.num_features, 6)
+    model = model.to(data.x.dtype).eval()
+    plan, sets, told = make_plan(model, graph), list(torch.arange(60).split(17)), list[str]()
+    monkeypatch.setattr(room, "LARGE", 1)
+    monkeypatch.setattr(room, "Parking", lambda: Parking(limit=0, least=1))
+    assert exact(model, graph, sets, plan=plan, remember=lambda place, _: told.append(place), last=last) is None
+    assert told[-1] == last
+    assert torch.ones(2).sum() == 2, "no mode is left behind"
+    assert torch.allclose(exact(model, graph, sets, plan=plan), model(data.x, data.edge_index))
+    monkeypatch.setattr(Deep, "forward", lambda self, x, edge_index: broken(self, x, edge_index))
+    with pytest.raises(ValueError, match="no more"):
+        exact(model, graph, sets, plan=plan)
+    assert torch.ones(2).sum() == 2
+
+
+def broken(model: Deep, x: Tensor, edge_index: Tensor) -> Tensor:
+    """Fail in the last batch while all others sleep."""
+    h = model.convs[1](model.convs[0](model.first(x), edge_index), edge_index)
+    if len(x) == 60 % 17:
+        raise RuntimeError("no more")
+    return model.last(h)
+
+
 def test_what_is_within_the_limit_stays_in_memory(park: Callable[..., Parking]) -> None:
     batch, parking = Batch(), park(limit=8 * 4)
     with parking.awake(batch):
