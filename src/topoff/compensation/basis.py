@@ -77,6 +77,7 @@ class Basis:
         self.tolerance, self.seed, self.held_out, self.offset, self.call = tolerance, seed, held_out, offset, call
         self.first = True  # it was never refreshed
         self.checks = 0  # against the plain forward
+        self._last: str | None = None  # the place of the forward whose input is the last that a basis is made of
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
 
     def fit(self, networks: Sequence[nn.Module], *, cache: bool = False) -> None:
@@ -143,15 +144,19 @@ class Basis:
         kept = self.compensator.rank_ > 0 or self.offset or (self.compensates and self.loader.plan.normalizes)
         return kept and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
 
-    def refresh(self) -> Any:
-        """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out)."""
+    def refresh(self, *, output: bool = True) -> Any:
+        """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out).
+
+        Without `output`, what lies behind the last propagation is not computed, and nothing returned.
+        """
         age = self.loader.position.epoch - self.fitted_at
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
         if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
         residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        out = self.embed(self.model, _to(residual.add, self._seen(_added(principal), *keep)), current=True)
+        last = None if output or self.loader.plan.normalizes else self._last
+        out = self.embed(self.model, _to(residual.add, self._seen(_added(principal), *keep)), current=True, last=last)
         self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
@@ -200,16 +205,22 @@ class Basis:
         loader = self.loader
         return exact(self.model, loader.graph, self._pieces(), plan=loader.plan, call=self.call)
 
-    def embed(self, network: nn.Module, collect: Remember, *, current: bool = False) -> Any:
+    def embed(self, network: nn.Module, collect: Remember, *, current: bool = False, last: str | None = None) -> Any:
         """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out).
 
-        Of the `current` weights, norms over all nodes remember what they see.
+        Of the `current` weights, norms over all nodes remember what they see. With the `last` place it ends.
         """
+
+        def noting(place: str, rows: Tensor) -> None:
+            """Hand over, and note which place comes last."""
+            self._last = place
+            collect(place, rows)
+
         if current or network is self.model:
             self._recheck(network)
         loader = self.loader
         kept = loader.plan.moments if current and self.refreshing.interval else None
-        given: dict[str, Any] = {"plan": loader.plan, "collect": collect, "call": self.call}
+        given: dict[str, Any] = {"plan": loader.plan, "collect": noting, "call": self.call, "last": last}
         return embed(network, loader.graph, self._pieces(), moments=kept, **given)
 
     def _recheck(self, network: nn.Module) -> None:

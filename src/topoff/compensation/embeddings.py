@@ -25,11 +25,12 @@ def embed(
     collect: Remember,
     call: Call | None = None,
     moments: dict[str, Moments] | None = None,
+    last: str | None = None,
 ) -> Tensor:
     """Run exact inference, hand the (n, d) input of every propagation to `collect`, and return the output (n, out).
 
     Inputs that are the raw features (or fixed propagations of them) are left out: their halo terms are known exactly.
-    `moments` is filled with what norms over all nodes see.
+    `moments` is filled with what norms over all nodes see. With the `last` place it ends, and returns None.
     """
 
     convs = {conv.name: conv for conv in plan.convs}
@@ -40,7 +41,7 @@ def embed(
         if convs[name].path == "general" or not plan.is_constant(convs[name], int(hop)):
             collect(place, rows.reshape(rows.size(0), -1).cpu())
 
-    out: Tensor = exact(model, graph, batches, plan=plan, call=call, remember=filtered, moments=moments)
+    out: Tensor = exact(model, graph, batches, plan=plan, call=call, remember=filtered, moments=moments, last=last)
     return out
 
 

@@ -41,13 +41,13 @@ PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
 LITTLE, MUCH = 16, 64  # rank for what changes outside batches of clusters, and where more is to be compensated
 
 
-def usual_rank(batches: str, *, offset: bool) -> int:
-    """Return the rank for a kind of batches, where the user gives none.
+def usual_rank(batches: str, *, offset: bool, few: bool = False) -> int:
+    """Return the rank for a kind of batches, where the user gives none; `few` hold few of the nodes (train_only).
 
     >>> usual_rank("kaminpar", offset=True), usual_rank("kaminpar", offset=False), usual_rank("random", offset=True)
     (16, 64, 64)
     """
-    return LITTLE if offset and batches in ("kaminpar", "metis", "ldg") else MUCH
+    return LITTLE if offset and batches in ("kaminpar", "metis", "ldg") and not few else MUCH
 
 
 def has_offset(*, offset: bool | None, estimator: str, refresh: str) -> bool:

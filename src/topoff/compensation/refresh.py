@@ -18,6 +18,7 @@ SMALL, LARGE = 0.015, 0.04  # of all messages missed: below the first wait longe
 SHARE = 0.15  # of an epoch's work that refreshes may take, on average
 EARLY = 3  # refreshes at first that come closer together, each half as far: weights move fastest then
 FEW, MOST = 1, 0.5  # such refreshes where at most this share of the messages comes from outside
+DEAR = 4.0  # epochs that a refresh costs where batches hold few of the nodes: with it, an epoch is less than on all
 LONGEST = 64  # epochs that an interval grows to by itself
 
 
@@ -60,8 +61,12 @@ class Refreshing:
 
     @property
     def least(self) -> int:
-        """The least epochs between refreshes that keep their share of the work, but for the first few."""
-        return max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
+        """The least epochs between refreshes that keep their share of the work, but for the first few.
+
+        Where batches hold few of the nodes, nearly all messages come from outside, and steps are cheap: every epoch may
+        have a refresh, and costs less than an epoch on all nodes even so.
+        """
+        return 1 if self.price >= DEAR else max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
 
     def due(self, age: int) -> bool:
         """Whether a basis that is `age` epochs old is to be replaced."""

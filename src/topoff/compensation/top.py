@@ -48,7 +48,7 @@ class TOP(Learner):
         data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
         ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
-            default 16 for batches of clusters with an offset, else 64.
+            default 16 for batches of clusters with an offset, else, and with train_only, 64.
         batches: "kaminpar", "metis", "ldg" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
             "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
@@ -115,9 +115,9 @@ class TOP(Learner):
             ratio = chosen_ratio(data, **of) if ratio is None else ratio
             batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, **of)
         self.offset = has_offset(offset=offset, estimator=estimator, refresh=refresh)
-        rank = usual_rank(batches.method, offset=self.offset) if rank is None else rank
-        self.sets = batches
-        self.refreshing = Refreshing.parse(refresh)
+        usual = usual_rank(batches.method, offset=self.offset, few=getattr(batches, "train_only", False))
+        rank = usual if rank is None else rank
+        self.sets, self.refreshing = batches, Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
         self.inits = (1 if self.refreshing.interval else 2) if inits is None else inits
@@ -141,7 +141,7 @@ class TOP(Learner):
         loader = self.prepare()
         loader.position.begin_epoch()
         if self.basis.due() and not self.frozen:
-            self.refresh()
+            self.refresh(output=False)
         return iter(loader) if self.device.type == "cpu" else map(self.placed, loader)
 
     def prepare(self, *, networks: Sequence[nn.Module] | None = None, epoch: int = 0) -> Loader:
@@ -173,13 +173,13 @@ class TOP(Learner):
             self.certify()
         return self._loader
 
-    def refresh(self) -> Any:
-        """Re-estimate from the model's current embeddings, by one exact forward; return its output (n, out).
+    def refresh(self, *, output: bool = True) -> Any:
+        """Re-estimate from the model's current embeddings, by one exact forward; return its `output` (n, out).
 
         The old basis is certified on the new embeddings.
         """
         self.refreshed_at = self.prepare().position.epoch
-        return self.basis.refresh()
+        return self.basis.refresh(output=output)
 
     def exact(self) -> tuple[Any, bool]:
         """Return the exact output, and whether the basis was refreshed: where it is due, one forward gives both."""

@@ -54,10 +54,11 @@ def exact(
     call: Call | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
+    last: str | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
-    Where the model returns several tensors, so does this.
+    Where the model returns several tensors, so does this; where it ends at the `last` place, None.
 
     Args:
         model: any PyG model; its mode and parameters are left as they are.
@@ -67,6 +68,7 @@ def exact(
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
+        last: the place whose input is the last that anybody wants; nothing behind it is computed.
 
     On a graph with a shelf, where matrices over all nodes do not fit in memory, batches run one after the other, again
     for every propagation (see `replay`), to the same bits; with a model on the CPU alone.
@@ -80,7 +82,7 @@ def exact(
     device, convs = device_of(model, graph.data.x), describe(model)
     on_disk = graph.shelf is not None and device.type == "cpu"
     lockstep = (Replay if on_disk else Lockstep)(convs, graph, batches, plan, device=device)
-    lockstep.remember, lockstep.moments = remember, moments
+    lockstep.remember, lockstep.moments, lockstep.last = remember, moments, last
     try:
         return lockstep.run_model(model, call)
     except Exception as error:
@@ -92,6 +94,7 @@ class Lockstep(Handler):
 
     remember: Remember | None = None
     moments: dict[str, Moments] | None = None
+    last: str | None = None
 
     def __init__(
         self,
@@ -144,22 +147,25 @@ class Lockstep(Handler):
                     return self._gather(handed)
                 if any(runner.done for runner in runners):
                     raise_other_depth()
-                self._share(handed)
+                if self._share(handed) == self.last is not None:
+                    return None
                 del handed  # or these rows would live on while the next ones are made
         finally:
-            if self.parking:
-                self.parking.close()
             for runner in runners:
+                if self.parking:
+                    self.parking.wake(runner.batch)  # one by one: a forward may look at what it holds as it ends
                 runner.close()
                 del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
+            if self.parking:
+                self.parking.close()
 
     def _step(self, runner: Runner) -> Any:
         self.awake = runner.batch
         with self.attributes.of(runner), self.parking.awake(runner.batch) if self.parking else nullcontext():
             return runner.step()
 
-    def _share(self, handed: list[Handed]) -> None:
-        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all."""
+    def _share(self, handed: list[Handed]) -> str:
+        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all; return the place."""
         first = handed[0]
         if any((other.conv.name, other.hop) != (first.conv.name, first.hop) for other in handed):
             raise_other_conv(first.conv)
@@ -177,6 +183,7 @@ class Lockstep(Handler):
                 self.remember(place, whole)
         for batch in self.batches:
             batch.shared = whole
+        return place
 
     def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
         """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""

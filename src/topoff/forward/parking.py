@@ -35,9 +35,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from topoff.machine.memory import readable
+from topoff.machine.memory import readable, trim
 
-LIMIT = 2**30  # bytes that sleeping forwards may hold in memory
+LIMIT = 2**29  # bytes that sleeping forwards may hold in memory
 LEAST = 2**16  # bytes of a tensor that is worth a place on disk
 
 
@@ -92,6 +92,7 @@ class Parking:
     """Keep what sleeping batches hold in memory up to a limit, and on disk beyond it."""
 
     def __init__(self, *, limit: int = LIMIT, least: int = LEAST) -> None:
+        trim()  # what is free stays the process's own otherwise
         self.limit, self.least = limit, least
         self.written = 0  # bytes, in all
         self._file: Any = None
@@ -104,14 +105,19 @@ class Parking:
     @contextmanager
     def awake(self, batch: Rows) -> Iterator[None]:
         """Give a batch back what it holds, inside `with`; then park what is beyond the limit."""
-        held = self._held.setdefault(id(batch), _Held())
-        self._inside, held.inside = self._inside - held.inside, 0
-        self._wake(held)
+        held = self.wake(batch)
         with _Noting(held.made, rows=batch.rows, least=self.least):
             yield
         held.made = [ref for ref in held.made if ref() is not None]
         for ref in held.made:
             self._park(ref, held)
+
+    def wake(self, batch: Rows) -> _Held:
+        """Give a batch back what is parked of it."""
+        held = self._held.setdefault(id(batch), _Held())
+        self._inside, held.inside = self._inside - held.inside, 0
+        self._wake(held)
+        return held
 
     @contextmanager
     def reading(self, batch: Rows, part: Tensor) -> Iterator[None]:

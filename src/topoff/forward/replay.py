@@ -102,7 +102,8 @@ class Replay(Lockstep):
                 self._run_batch(number, forward, front)
             if front.at is None:
                 return self._outputs(front)
-            self._finish(front)
+            if self._finish(front) == self.last is not None:
+                return None
 
     def _run_batch(self, number: int, forward: Callable[[Data], Any], front: Front) -> None:
         """Run one batch to the front."""
@@ -179,8 +180,11 @@ class Replay(Lockstep):
         """Return an empty matrix for all nodes, of the kind of a batch's rows."""
         return self.shelf.empty((self.graph.num_nodes, *like.shape[1:]), like.dtype)
 
-    def _finish(self, front: Front) -> None:
-        """Share what all batches have handed in, and let go of what only convs that are done have read."""
+    def _finish(self, front: Front) -> str:
+        """Share what all batches have handed in, and let go of what only convs that are done have read.
+
+        Returns its place.
+        """
         assert front.at is not None
         place = f"{front.at[0]}/{front.at[1]}/{front.hop}"
         if front.is_sum:
@@ -193,6 +197,8 @@ class Replay(Lockstep):
             self.shelf.put_away(front.whole)
             if self.remember and front.hop is not None:
                 self.remember(place, front.whole)
+            if place == self.last:  # nobody reads on
+                return place
             self.shared[front.at] = self._multiplied(front)
         for called, rows in front.made.items():
             if called not in self.unkept:
@@ -201,6 +207,7 @@ class Replay(Lockstep):
                 for at in [at for at in self.shared if at[:2] == called]:
                     gone = self.shared.pop(at)
                     self.aggregated = [rows for rows in self.aggregated if rows is not gone]
+        return place
 
     def _multiplied(self, front: Front) -> Tensor:
         """Return what the batches read next: the rows, or at once the product with all of them, column by column.

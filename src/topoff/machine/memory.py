@@ -43,13 +43,19 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def trim() -> None:
+    """Give freed memory back to the system, where that is Linux with glibc."""
+    if sys.platform.startswith("linux"):
+        give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if give_back is not None:
+            give_back(0)
+
+
 def forget_peak() -> bool:
     """Give freed memory back and measure the peak from here on; return whether the system can forget one (Linux)."""
     if not sys.platform.startswith("linux"):
         return False
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to what is resident now
     except OSError:

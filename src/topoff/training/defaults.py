@@ -69,7 +69,8 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
         offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
-        usual, most = usual_rank(config.batches or "kaminpar", offset=offset), max(1, batch // NODES_PER_RANK)
+        usual = usual_rank(config.batches or "kaminpar", offset=offset, few=config.train_only)
+        most = max(1, batch // NODES_PER_RANK)
         why = "a few directions follow what changes outside" if usual == LITTLE else "all from outside is compensated"
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
         take("rank", min(usual, most), why)
