@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.call import Call, plain
-from topoff.forward.exact import Remember, exact
+from topoff.forward.exact import exact
+from topoff.forward.lockstep import Remember
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph

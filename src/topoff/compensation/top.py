@@ -31,6 +31,7 @@ from topoff.compensation.refresh import Refreshing
 from topoff.data.split import given_masks
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan
+from topoff.forward.room import graph_for
 from topoff.forward.subgraph import whole_graph
 from topoff.forward.trial import make_plan
 from topoff.machine.memory import readable
@@ -65,8 +66,7 @@ class TOP(Learner):
         tolerance: a certificate above this warns.
         seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
-        memory: GiB that may be taken, by default what is free: where exact inference needs more, matrices of all nodes
-            lie on disk (see `forward/replay`), and the results are the same.
+        memory: GiB that may be taken, by default what is free; matrices of all nodes lie on disk where they need more.
         cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
         progress: told what is being done, how much of it is done and how much there is.
@@ -151,7 +151,7 @@ class TOP(Learner):
         """
         if self._loader is not None:
             return self._loader
-        self.graph = self.whole()
+        self.graph = graph_for(plain(self.model), self.data, memory=self.memory)
         plan = make_plan(self.model, self.graph, call=self.call)
         looks_out = self.compensator.rank or self.offset or self.keeps_features
         self.plan: Plan = plan if looks_out else plan.in_batch_only()
@@ -216,11 +216,11 @@ class TOP(Learner):
             error, _ = output_error(lambda batch: self._watched(batch, layers), batches, truth)
         gradient_error = cosine = None
         if gradients:
-            loss = loss or default_loss(self.data.y)
-            need = readable(gradient_memory(self.model, self.data))
-            self._tell(f"gradient of the whole graph, about {need}", 0, 1)
+            self._tell(f"gradient of the whole graph, about {readable(gradient_memory(self.model, self.data))}", 0, 1)
             whole = whole_graph(self.graph, self.plan).to(self.device)
-            exact, estimate = (gradient(self.model, self, each, loss=loss) for each in ([whole], batches))
+            exact, estimate = (
+                gradient(self.model, self, each, loss=loss or default_loss(self.data.y)) for each in ([whole], batches)
+            )
             gradient_error, cosine = compare_gradients(estimate, exact)
         return Fidelity(1 - error, error, layers.values(), gradient_error, cosine, self.certificate_)
 

@@ -32,9 +32,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.forward.convs import Conv
-from topoff.forward.exact import Lockstep
 from topoff.forward.extended import is_alias
 from topoff.forward.intercept import ConvCall, map_tensors
+from topoff.forward.lockstep import Lockstep
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
