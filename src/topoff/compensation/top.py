@@ -204,10 +204,7 @@ class TOP(Learner):
         return self.prepare().batches()
 
     def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
-        """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
-
-        The layers need one n x d matrix each; the gradient what full-batch training needs: `progress` is told.
-        """
+        """Measure how close batches are to the exact forward: outputs, layers, and the gradient, at full-batch memory."""
         if gradients:
             given_masks(self.data, purpose="fidelity(gradients=True)")
         batches, layers = self.prepare().batches(), LayerErrors()
@@ -216,11 +213,10 @@ class TOP(Learner):
             error, _ = output_error(lambda batch: self._watched(batch, layers), batches, truth)
         gradient_error = cosine = None
         if gradients:
+            loss = loss or default_loss(self.data.y)
             self._tell(f"gradient of the whole graph, about {readable(gradient_memory(self.model, self.data))}", 0, 1)
             whole = whole_graph(self.graph, self.plan).to(self.device)
-            exact, estimate = (
-                gradient(self.model, self, each, loss=loss or default_loss(self.data.y)) for each in ([whole], batches)
-            )
+            exact, estimate = (gradient(self.model, self, each, loss=loss) for each in ([whole], batches))
             gradient_error, cosine = compare_gradients(estimate, exact)
         return Fidelity(1 - error, error, layers.values(), gradient_error, cosine, self.certificate_)
 
