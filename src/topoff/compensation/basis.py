@@ -21,8 +21,9 @@ from topoff.compensation.principal import Principal
 from topoff.compensation.refresh import Refreshing
 from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, evaluating, plain
-from topoff.forward.exact import Lockstep, Remember, exact
+from topoff.forward.exact import exact
 from topoff.forward.fingerprint import described, fingerprint
+from topoff.forward.lockstep import Lockstep, Remember
 from topoff.forward.share import SharedLockstep
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.call import Call, plain
-from topoff.forward.exact import Lockstep, Remember, exact
+from topoff.forward.exact import exact
+from topoff.forward.lockstep import Lockstep, Remember
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph

@@ -24,6 +24,7 @@ from topoff.compensation.refresh import Refreshing
 from topoff.data.split import given_masks
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan
+from topoff.forward.room import graph_for
 from topoff.forward.subgraph import whole_graph
 from topoff.forward.trial import make_plan
 from topoff.machine.memory import readable
@@ -59,8 +60,7 @@ class TOP(Learner):
         tolerance: a certificate above this warns.
         seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
-        memory: GiB that may be taken, by default what is free: where exact inference needs more, matrices of all nodes
-            lie on disk (see `forward/replay`), and the results are the same.
+        memory: GiB that may be taken, by default what is free; matrices of all nodes lie on disk where they need more.
         cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
         accumulate: batches of a step, where you take it after several; by default as many as there are processes.
@@ -152,7 +152,7 @@ class TOP(Learner):
         if self._loader is not None:
             return self._loader
         check_processes(self.ranks, accumulate=self.accumulate, batches=len(self.sets))
-        self.graph = self.whole()
+        self.graph = graph_for(plain(self.model), self.data, memory=self.memory)
         plan = make_plan(self.model, self.graph, call=self.call)
         looks_out = self.compensator.rank or self.offset or self.keeps_features
         self.plan: Plan = plan if looks_out else plan.in_batch_only()
@@ -206,10 +206,7 @@ class TOP(Learner):
         return self.prepare().batches()
 
     def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
-        """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
-
-        The layers need one n x d matrix each; the gradient what full-batch training needs: `progress` is told.
-        """
+        """Measure how close batches are to the exact forward: outputs, layers, and the gradient, at full-batch memory."""
         if gradients:
             given_masks(self.data, purpose="fidelity(gradients=True)")
         batches, layers = self.prepare().batches(), LayerErrors()

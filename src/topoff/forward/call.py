@@ -15,8 +15,6 @@ from torch_geometric.data import Data
 from topoff.data.check import check
 from topoff.forward.arguments import Arguments, fill, settle, signature_of
 from topoff.forward.recompute import Binding, bind_in_backward
-from topoff.forward.room import graph_for
-from topoff.graph.graph import Graph
 from topoff.machine.notices import notify
 from topoff.models.dropout import fast_dropout
 
@@ -156,10 +154,6 @@ class Learner(ABC):
         """Say how the model is called, unless the user has said so, and what else was found."""
         for line in (*((self.arguments.line,) if self.arguments else ()), *remarks):
             notify(line)
-
-    def whole(self) -> Graph:
-        """Return the whole graph, prepared, in the type of the model and with a place for what does not fit."""
-        return graph_for(plain(self.model), self.data, memory=self.memory)
 
     # ---- training
 

@@ -32,9 +32,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.forward.convs import Conv
-from topoff.forward.exact import Lockstep
 from topoff.forward.extended import is_alias
 from topoff.forward.intercept import ConvCall, map_tensors
+from topoff.forward.lockstep import Lockstep
 from topoff.forward.member import Handed, Member
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
@@ -183,7 +183,7 @@ class Replay(Lockstep):
     def _finish(self, front: Front) -> str:
         """Share what all batches have handed in, and let go of what only convs that are done have read.
 
-        Returns the place.
+        Returns its place.
         """
         assert front.at is not None
         place = f"{front.at[0]}/{front.at[1]}/{front.hop}"
@@ -197,6 +197,8 @@ class Replay(Lockstep):
             self.shelf.put_away(front.whole)
             if self.remember and front.hop is not None:
                 self.remember(place, front.whole)
+            if place == self.last:  # nobody reads on
+                return place
             self.shared[front.at] = self._multiplied(front)
         for called, rows in front.made.items():
             if called not in self.unkept:

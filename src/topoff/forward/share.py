@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topoff.forward.exact import Lockstep
+from topoff.forward.lockstep import Lockstep
 from topoff.forward.member import Handed
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan

@@ -26,10 +26,10 @@ from torch.nn.parameter import is_lazy
 from topoff.forward.call import Call, caller, evaluating, own_rows, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.difference import is_finite
-from topoff.forward.exact import Lockstep
 from topoff.forward.extended import Extended
 from topoff.forward.foreign import ForeignInputError, is_refusal
 from topoff.forward.intercept import ConvCall, map_tensors
+from topoff.forward.lockstep import Lockstep
 from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan

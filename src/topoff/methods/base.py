@@ -17,10 +17,11 @@ from topoff.batching.pagerank import senders
 from topoff.batching.position import Position
 from topoff.batching.ratio import count_batches
 from topoff.data.check import check
-from topoff.forward.call import Learner, Progress
+from topoff.forward.call import Learner, Progress, plain
 from topoff.forward.exact import exact
 from topoff.forward.intercept import Handler
 from topoff.forward.plan import Plan
+from topoff.forward.room import graph_for
 from topoff.forward.subgraph import Subgraph
 from topoff.forward.trial import check_same_convs, make_plan, recheck
 from topoff.graph.graph import APART, AROUND, Graph
@@ -126,7 +127,7 @@ class MiniBatches(Learner):
 
     def prepare(self) -> None:
         """Look at the model and the graph."""
-        self.graph = self.whole()
+        self.graph = graph_for(plain(self.model), self.data, memory=self.memory)
         self.plan: Plan = make_plan(self.model, self.graph)
         if not self.any_model:
             self.plan.check_local()

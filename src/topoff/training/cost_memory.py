@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data
 
-from topoff.forward.exact import LARGE
+from topoff.forward.lockstep import LARGE
 from topoff.forward.parking import LIMIT
 from topoff.training.config import Config
 

@@ -9,7 +9,7 @@ import torch_geometric.nn as gnn
 from torch import Tensor, nn
 
 from graphs import communities
-from topoff.forward import exact as room
+from topoff.forward import lockstep as room
 from topoff.forward.exact import exact
 from topoff.forward.parking import Parking
 from topoff.forward.trial import make_plan
