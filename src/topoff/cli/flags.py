@@ -26,6 +26,7 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "outer_decay": "as --weight-decay",
     "regroup": "the method's own",
     "offset": "with estimator ridge and a refresh",
+    "memory": "what is free",
     "fanout": "the method's own",
     "mix": "the method's own",
     "accumulate": "as many as there are processes",

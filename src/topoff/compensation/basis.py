@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from topoff.compensation.certificate import Residual
 from topoff.compensation.embeddings import embed, random_network, unreset_parameter
-from topoff.compensation.factors import message_row, share_outside
+from topoff.compensation.factors import message_row, share_outside, work_row
 from topoff.compensation.loader import Loader
 from topoff.compensation.principal import Principal
-from topoff.compensation.refresh import Refreshing
+from topoff.compensation.refresh import SCARCE, Refreshing, price_of
 from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, evaluating, plain
 from topoff.forward.exact import exact
@@ -28,8 +28,6 @@ from topoff.forward.share import SharedLockstep
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
-ROW, OUTSIDE = 150, 2.4  # what a node costs, and what a message from outside costs a refresh more, in messages
-SCARCE = 5.0  # nodes of the graph for each that is trained on, from which a refresh may come every epoch
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
 
 
@@ -91,7 +89,9 @@ class Basis:
         the model, or a `call` has a meaning that no name can hold.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
-        self.refreshing.begin(price=self._price(), outside=self._outside(), scarce=self._scarce())
+        graph, counted = self.loader.graph, self._counted()
+        price = price_of(*counted, nodes=graph.num_nodes, edges=graph.data.edge_index.size(1))
+        self.refreshing.begin(price=price, outside=self._outside(), scarce=graph.num_nodes > SCARCE * counted[0])
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
         alone = self.loader.ranks.size == 1
         if cache and self.compensator.rank and fixed and not self.offset and self.call is None and alone:
@@ -132,36 +132,11 @@ class Basis:
         """Whether anything is to be compensated."""
         return self.offset or self.compensator.rank != 0
 
-    def _price(self) -> float:
-        """Estimate what a refresh costs, in epochs, by counting: seconds would differ from machine to machine.
-
-        An epoch passes the rows of its batches and, forwards and backwards, the messages inside of them; a refresh all
-        rows and messages once, and those from outside again for what was missed, the basis and the offsets.
-        """
-        nodes, edges = self.loader.graph.num_nodes, self.loader.graph.data.edge_index.size(1)
-        rows, inside, outside = self._counted()
-        return float((ROW * nodes + edges + OUTSIDE * outside) / max(1.0, ROW * rows + 2 * inside))
-
-    def _scarce(self) -> bool:
-        """Whether the batches that are trained on hold few of the nodes."""
-        return self.loader.graph.num_nodes > SCARCE * self._counted()[0]
-
-    def _counted(self) -> tuple[float, float, float]:
-        """Count the rows of the batches that are trained on, and their messages from inside and outside."""
-        found = []
-        for batch in self.loader.batches():
-            trained = "train_mask" not in batch or bool(batch.train_mask.any())
-            structure = batch.supplement.structure
-            spots, size = structure.spots.values(), len(structure.nodes)
-            inside = sum(spot.within.ids.numel() for spot in spots)
-            outside = sum(spot.halo.ids.numel() for spot in spots)
-            for near in structure.around.values():
-                halo = int((near.edge_index[0] >= size).sum())
-                inside, outside = inside + near.edge_index.size(1) - halo, outside + halo
-            kinds = max(1, len(structure.spots) + len(structure.around))  # of convs, of which each has all messages
-            found.append([trained * size, trained * inside / kinds, outside / kinds])
-        rows, inside, outside = (sum(column) for column in zip(*self.loader.pooled(found), strict=True))
-        return rows, inside, outside
+    def _counted(self) -> list[float]:
+        """Count the rows of the batches that are trained on, and their messages from inside and from outside."""
+        return [
+            sum(column) for column in zip(*self.loader.pooled(list(map(work_row, self.loader.batches()))), strict=True)
+        ]
 
     def _outside(self) -> float:
         """Return the share of the messages that comes from outside the batches."""

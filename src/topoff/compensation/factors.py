@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch_geometric.data import Data
 
 from topoff.compensation.principal import full_precision
 from topoff.compensation.sight import Sight, Way, incoming
@@ -56,6 +57,23 @@ def messages_of(structure: Structure) -> Iterator[tuple[float, float]]:
     for near in structure.around.values():
         outside = int((near.edge_index[0] >= len(structure.nodes)).sum())
         yield outside, near.edge_index.size(1) - outside
+
+
+def work_row(batch: Data) -> list[float]:
+    """Return the rows of a batch, and how many messages come from inside and outside, those that no step takes as 0.
+
+    Of several operators, each of which has all messages, the mean counts.
+    """
+    structure: Structure = batch.supplement.structure
+    trained = "train_mask" not in batch or bool(batch.train_mask.any())
+    counts = [(spot.within.ids.numel(), spot.halo.ids.numel()) for spot in structure.spots.values()]
+    for near in structure.around.values():
+        halo = int((near.edge_index[0] >= len(structure.nodes)).sum())
+        counts.append((near.edge_index.size(1) - halo, halo))
+    inside, outside = (
+        sum(column) / max(1, len(counts)) for column in (zip(*counts, strict=True) if counts else ((), ()))
+    )
+    return [float(trained * len(structure.nodes)), trained * inside, outside]
 
 
 def message_row(structure: Structure) -> list[float]:

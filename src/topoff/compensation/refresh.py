@@ -19,6 +19,20 @@ SHARE = 0.15  # of an epoch's work that refreshes may take, on average
 EARLY = 3  # refreshes at first that come closer together, each half as far: weights move fastest then
 FEW, MOST = 1, 0.5  # such refreshes where at most this share of the messages comes from outside
 LONGEST = 64  # epochs that an interval grows to by itself
+ROW, AGAIN = 150.0, 2.4  # what a row costs, and a message from outside besides, both in messages
+SCARCE = 5.0  # nodes of the graph for each that is trained on, from which on a refresh may come every epoch
+
+
+def price_of(rows: float, inside: float, outside: float, *, nodes: int, edges: int) -> float:
+    """Estimate what a refresh costs, in epochs, by counting: seconds would differ from machine to machine.
+
+    An epoch passes the rows of its batches and, forwards and backwards, the messages inside of them; a refresh all rows
+    and messages once, and those from outside again for what was missed, the basis and the offsets.
+
+    >>> price_of(1000, 8000, 2000, nodes=1000, edges=10_000)
+    0.99
+    """
+    return round((ROW * nodes + edges + AGAIN * outside) / max(1.0, ROW * rows + 2 * inside), 2)
 
 
 @dataclass

@@ -193,7 +193,7 @@ def in_degrees(edge_index: Tensor, num_nodes: int) -> Tensor:
     >>> in_degrees(torch.tensor([[0, 1, 2], [1, 0, 0]]), 4)
     tensor([2, 1, 0, 0])
     """
-    degrees = torch.zeros(num_nodes, dtype=torch.int64)
+    degrees = torch.zeros(num_nodes, dtype=torch.int64, device="cpu")  # also where a model is made without weights
     for some in torch.split(edge_index[1].cpu(), CHUNK):  # torch makes int64 of all that it counts at once
         degrees += torch.bincount(some, minlength=num_nodes)
     return degrees
