@@ -204,7 +204,7 @@ class TOP(Learner):
         return self.prepare().batches()
 
     def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
-        """Measure how close batches are to the exact forward: outputs, layers, and the gradient, at full-batch memory."""
+        """Measure how close batches are to the exact forward: outputs, layers; the gradient, in full-batch memory."""
         if gradients:
             given_masks(self.data, purpose="fidelity(gradients=True)")
         batches, layers = self.prepare().batches(), LayerErrors()
