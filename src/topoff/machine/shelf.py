@@ -18,6 +18,8 @@ import math
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -70,6 +72,19 @@ class Shelf:
             mapping.flush()
             if hasattr(mapping, "madvise"):
                 mapping.madvise(mmap.MADV_DONTNEED)
+
+    @contextmanager
+    def apart(self, rows: Tensor) -> Iterator[None]:
+        """Tell the system that rows are read here and there inside `with`, so that it reads none beside them."""
+        mapping = self._maps.get(rows.data_ptr())
+        if mapping is None or not hasattr(mapping, "madvise"):
+            yield
+            return
+        mapping.madvise(mmap.MADV_RANDOM)
+        try:
+            yield
+        finally:
+            mapping.madvise(mmap.MADV_NORMAL)
 
     def _mapped(self, size: int) -> mmap.mmap:
         folder = cache_dir() / "shelf" if self.folder is None else self.folder

@@ -113,7 +113,7 @@ class Config:
 
     memory: Annotated[
         Annotated[float, Gt(0), Lt(math.inf)] | None,
-        "GiB that may be taken; what is larger lies on disk, with the same results. Left out: what is free.",
+        "GiB that may be taken; what is larger lies on disk, with the same results.",
     ] = None
     seconds: Annotated[
         Annotated[float, Gt(0), Lt(math.inf)] | None,

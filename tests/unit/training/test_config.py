@@ -358,6 +358,11 @@ def checkpoints(config: Config, where: Path) -> Any:
     return len(saved)
 
 
+def shelf(config: Config, where: Path) -> Any:
+    """Say whether matrices of all nodes lie on disk."""
+    return trained(config, where).method.graph.shelf is not None
+
+
 BASE: dict[str, Any] = {"dataset": "one.npz", "batches": "random", "ratio": 0.5, "rank": 6, "refresh": "never"}
 BASE |= {"layers": 2, "hidden": 6, "epochs": 1, "eval_every": 1}
 FULL = {"method": "full"}  # where the method does not matter, the quickest
@@ -407,6 +412,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "aggregators": (output, "min,sum", PNA),
     "scalers": (output, "identity, attenuation", PNA),
     "fast_dropout": (losses, True, FULL | {"model": "torch_geometric.nn:GCN", "dropout": 0.5}),
+    "memory": (shelf, 1e-9, {}),
     "seconds": (rates, 0.1, FULL | {"schedule": "linear"}),
     "epochs": (epochs, 2, FULL),
     "optimizer": (weights, "sgd", FULL),
