@@ -21,7 +21,6 @@ from topoff.training.trust import refuse_foreign
 
 Verb = Callable[..., None]
 UNSET = {  # what a setting is that nobody gives, where it is not chosen from the graph
-    "memory": "what is free",
     "norm": "the model's own",
     "residual": "the model's own",
     "outer_decay": "as --weight-decay",

@@ -293,11 +293,6 @@ def compensation(config: Config, where: Path) -> Any:
     return [batch.compensation.read.tolist() for batch in made.batches()]
 
 
-def shelf(config: Config, where: Path) -> Any:
-    """Return whether matrices of all nodes may lie on disk."""
-    return prepared(config).graph.shelf is not None
-
-
 def output(config: Config, where: Path) -> Any:
     """Return the model's output, in training."""
     data, model = graph_of(config), plan(config).model
@@ -388,7 +383,6 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "inits": (compensation, 2, {"inits": 1}),
     "refresh": (refreshes, "every=3", {"epochs": 4}),
     "offset": (losses, True, {"rank": 1, "epochs": 2}),
-    "memory": (shelf, 1e-6, {}),
     "fanout": (batches, 1, {"method": "ns", "fanout": 4}),
     "hops": (batches, 1, {"method": "shadow"}),
     "walk_length": (batches, 9, {"method": "saint-walk"}),
