@@ -268,7 +268,8 @@ def test_each_verb_in_a_process_of_its_own(contract: Trained, tables: Trained, t
     assert [path.name for path in tmp_path.rglob("*")] == ["new", "p.csv"]
 
 
-VERBS = ("info", "convert", "partition", "train", "evaluate", "predict", "report", "measure", "compare")
+VERBS = ("info", "generate", "convert", "partition", "train", "evaluate", "predict", "report", "measure", "compare")
+VERBS = (*VERBS, "reproduce", "bench")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -130,12 +130,14 @@ class NodeSets:
     def cover(self) -> list[Tensor]:
         """List sets that hold every node of the graph once, whatever is batched, for exact inference; part by part.
 
-        They are as many as the batches, or more, so that none is large. Those of a large graph are ranges of nodes, as
-        they lie on disk.
+        They are as many as the batches, or more where these would be large. Those of a large graph are ranges of nodes,
+        as they lie on disk.
         """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
         n = self.parts_.numel()
+        if n <= min(LARGE, PIECE * len(self)):
+            return self._grouped(self.parts_, np.arange(n), epoch=0)
         order = torch.arange(n) if n > LARGE else torch.argsort(self.parts_, stable=True)
         return list(order.tensor_split(max(len(self), -(-len(order) // PIECE))))
 
