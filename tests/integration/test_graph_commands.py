@@ -100,7 +100,7 @@ def test_info_shows_tables_bars_and_warnings(command: Command, crooked: Path) ->
 def test_info_in_json_is_the_description(command: Command, crooked: Path) -> None:
     from dataclasses import asdict
 
-    expected = {"dataset": str(crooked), **asdict(describe(topoff.load(crooked))), "notes": []}
+    expected = {"dataset": str(crooked), "stand_in": None, **asdict(describe(topoff.load(crooked))), "notes": []}
     found = command("info", crooked, "--json").json
     assert len(found["warnings"]) == len(expected["warnings"])  # those with a command name the graph
     assert found | {"warnings": expected["warnings"]} == json.loads(json.dumps(expected))

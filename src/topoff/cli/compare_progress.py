@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from topoff.cli.format import duration, percent
+from topoff.cli.format import duration, graph_name, percent
 from topoff.cli.progress import progress_bar
 from topoff.cli.summaries import console, print_lines
 from topoff.experiments.columns import (
@@ -152,7 +152,8 @@ def _rich_table(table: dict[str, Any], columns: tuple[Column, ...]) -> Any:
     from rich.text import Text
 
     rows, metric = table["methods"], table["metric"] or "score"
-    title = f"{table['dataset']}: {table['model']}, {length_of(table)}, {metric}"
+    graph = graph_name(table["dataset"], table.get("stand_in"))
+    title = f"{graph}: {table['model']}, {length_of(table)}, {metric}"
     titles = (rich_table.Column(column.title, justify="right", no_wrap=True) for column in columns)
     made = rich_table.Table("method", *titles, title=Text(title))
     best = {column.key: best_of(rows, column, metric=metric) for column in columns}

@@ -22,6 +22,15 @@ def harmless(text: str, *, kept: str = "") -> str:
     return "".join(f"\\x{ord(one):02x}" if one in controls else one for one in text)
 
 
+def graph_name(dataset: object, stand_in: str | None) -> str:
+    """Name a graph; one that was generated is never named without saying so.
+
+    >>> graph_name("big.store", "stand-in of products, seed 1"), graph_name("wordnet", None)
+    ('big.store (stand-in of products, seed 1)', 'wordnet')
+    """
+    return f"{dataset} ({stand_in})" if stand_in else str(dataset)
+
+
 def duration(seconds: float) -> str:
     """Write seconds for people.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, SplitSeed, Trust
+from topoff.cli.format import graph_name
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from topoff.data.describe import Degrees, Description
+    from topoff.data.store import Store
 
 EXAMPLES = """Examples:
 
@@ -33,6 +35,9 @@ def info(
     trust: Trust = False,
     split: Split = 0,
     seed: SplitSeed = 0,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all of a store with its checksums first, which reads all of it.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -46,19 +51,30 @@ def info(
         from topoff.data.load import load
 
         data = load(dataset, root=root, trust=trust, split=split, seed=seed)
+        names = data.get("names")
+        if verify:
+            _verify(dataset, getattr(names, "store", None))
         found = describe(data)
     warnings = [_with_names(sentence, dataset, root=root) for sentence in found.warnings]
-    notes = [str(note) for note in getattr(getattr(data, "names", None), "notes", None) or ()]
+    notes, stand_in = [str(note) for note in getattr(names, "notes", ())], getattr(names, "stand_in", None)
     if as_json:
-        typer.echo(json.dumps({"dataset": dataset, **asdict(found), "warnings": warnings, "notes": notes}))
+        about = {"dataset": dataset, "stand_in": stand_in}
+        typer.echo(json.dumps({**about, **asdict(found), "warnings": warnings, "notes": notes}))
         return
-    print_pairs(f"Graph: {dataset}", _graph_rows(found), title_justify="left")
+    print_pairs(f"Graph: {graph_name(dataset, stand_in)}", _graph_rows(found), title_justify="left")
     console().print(_degree_table(found))
     print_pairs("Labels and features", _label_rows(found), title_justify="left")
     if found.classes:
         console().print(_class_table(found))
     for title, sentences in (("Notes on the tables:", notes), ("Warnings:", warnings)):
         print_lines([title, *(f"- {sentence}" for sentence in sentences)] if sentences else [])
+
+
+def _verify(dataset: str, store: Store | None) -> None:
+    """Compare a store with its checksums; refuse another graph, which has none."""
+    if store is None:
+        raise ValueError(f"Expected a store for --verify (got {dataset}, which is none); leave the flag out.")
+    store.verify()
 
 
 def _with_names(sentence: str, dataset: str, *, root: str | None) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from topoff.cli.flags import AsJson, Dataset, Quiet, Root, Split, Trust
+from topoff.cli.format import graph_name
 from topoff.training.config import LARGEST_SEED
 
 EXAMPLES = """Examples:
@@ -101,7 +102,7 @@ def measure(
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        _print_table(result, dataset)
+        _print_table(result, graph_name(dataset, getattr(data.get("names"), "stand_in", None)))
 
 
 def _age(text: str) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from topoff.cli.flags import AsJson, Dataset, Overwrite, Quiet, Root, SpreadsheetSafe, Trust
+from topoff.cli.format import graph_name
 from topoff.data.write import check_place, known_names
 from topoff.machine.files import replacing
 from topoff.training.config import LARGEST_SEED
@@ -67,7 +68,7 @@ def partition(
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        _print_table(result, dataset=dataset, method=method)
+        _print_table(result, dataset=graph_name(dataset, getattr(data.get("names"), "stand_in", None)), method=method)
 
 
 def _write(part: Tensor, data: Data, place: Path, *, safe: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topoff.cli.format import duration, harmless, percent
+from topoff.cli.format import duration, graph_name, harmless, percent
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
 from topoff.training.config import EPOCHS
@@ -78,7 +78,8 @@ def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: T
         "estimated peak memory": f"about {readable(cost.memory)}",
     }
     chosen = {f"chosen: {choice.what}": f"{choice.value} ({choice.why})" for choice in choices}
-    print_pairs(f"Plan: {config.dataset}", rows | chosen)
+    graph = graph_name(config.dataset, getattr(data.get("names"), "stand_in", None))
+    print_pairs(f"Plan: {graph}", rows | chosen)
 
 
 def _length(config: Config, *, epoch_seconds: float) -> str:
@@ -102,7 +103,8 @@ def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
     }
     if "seeds" in result:
         rows["seeds"] = ", ".join(map(str, result["seeds"]))
-    print_pairs(f"{result['dataset']}: {result['model']}, {result['method']}", rows)
+    graph = graph_name(result["dataset"], result.get("stand_in"))
+    print_pairs(f"{graph}: {result['model']}, {result['method']}", rows)
     print_lines([f"run: {folder}   report: {page}"])
 
 

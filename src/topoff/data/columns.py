@@ -34,6 +34,7 @@ class Table:
     columns: dict[str, Column]
     rows: int
     original: dict[str, Any] = field(default_factory=dict)  # as in the file, where the plain column is not the same
+    before: int = 0  # rows of the file before these, where they are a piece of it
 
     def written(self, name: str) -> Any:
         """Return a column as it is in the file: its type, and spaces around strings."""
@@ -56,8 +57,8 @@ def read_table(path: Path) -> Table:
     return plain_table(path, open_table(path))
 
 
-def plain_table(path: Path, read: Any) -> Table:
-    """Return the columns of a pyarrow.Table that is, or might be, in a file."""
+def plain_table(path: Path, read: Any, *, before: int = 0) -> Table:
+    """Return the columns of a pyarrow.Table that is, or might be, in a file; with rows `before`, a piece of one."""
     names = [name.strip() for name in read.column_names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -68,7 +69,7 @@ def plain_table(path: Path, read: Any) -> Table:
         columns[name] = _plain(column, name=name, path=path)
         if not _is_same(columns[name], column):
             original[name] = column
-    return Table(path, columns, read.num_rows, original)
+    return Table(path, columns, read.num_rows, original, before)
 
 
 # ---- values
@@ -174,7 +175,7 @@ def refuse_value(table: Table, name: str, row: int, *, expected: str, remedy: st
     value = table.columns[name][row].as_py()
     text = str(value) if str(value).isprintable() else ascii(value)[1:-1]
     got = "nothing" if value is None else f"'{text[:60]}...'" if len(text) > 60 else f"'{text}'"
-    refuse(f"the column '{name}' of {table.path} {expected}", f"{got} in data row {row + 1}", remedy)
+    refuse(f"the column '{name}' of {table.path} {expected}", f"{got} in data row {table.before + row + 1}", remedy)
 
 
 def refuse_mixed(table: Table, name: str) -> None:

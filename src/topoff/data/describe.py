@@ -23,8 +23,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.data.check import check
+from topoff.data.describe_store import columns_of, ends_of, homophily_of
 from topoff.data.description import ClassCount, Degrees, Description, Features, Target, list_warnings
 from topoff.data.layout import SPLITS
+from topoff.data.store import Store, stored
 
 __all__ = ["ClassCount", "Degrees", "Description", "Features", "Target", "degree_histogram", "describe"]
 
@@ -45,8 +47,13 @@ def describe(data: Data) -> Description:
     data = check(data).cpu()
     edges = [data[name] for name in ("edge_index", "edge_weight", "edge_attr") if data.get(name) is not None]
     memory = {"x": data.x.nbytes, "edges": sum(values.nbytes for values in edges)}
-    graph = _structure(data) | _homophily(data.edge_index, data.y) | _labels(data)
-    found = Description(**graph, features=_features(data.x.flatten(1)), memory=memory)
+    store = stored(data)
+    if store is not None:
+        graph, features = _stored_structure(data, store) | _stored_homophily(data, store), _stored_features(data.x)
+    else:
+        graph = _structure(data) | _homophily(data.edge_index, data.y)
+        features = _features(data.x.flatten(1))
+    found = Description(**graph, **_labels(data), features=features, memory=memory)
     return replace(found, warnings=list_warnings(found))
 
 
@@ -95,6 +102,30 @@ def _structure(data: Data) -> dict[str, Any]:
     }
 
 
+def _stored_structure(data: Data, store: Store) -> dict[str, Any]:
+    """Describe the edges of a store, in bounded memory."""
+    ends, header, weight = ends_of(store), store.header, data.get("edge_weight")
+    known = header.statistics
+    heard = ends.incoming - ends.loops
+    return {
+        "nodes": header.nodes,
+        "edges": header.edges,
+        "undirected": known["undirected"],
+        "weighted": weight is not None,
+        "negative_weights": 0 if weight is None else int((weight < 0).sum()),
+        "edge_features": 0,
+        "self_loops": known["self_loops"],
+        "duplicates": known["duplicates"],
+        "isolated": int((heard + ends.outgoing - ends.loops == 0).sum()),
+        "unreached": int((heard == 0).sum()),
+        "degree": _degrees(ends.incoming),
+        "degree_out": None if known["undirected"] else _degrees(ends.outgoing),
+        "histogram": degree_histogram(torch.from_numpy(ends.incoming)),
+        "components": ends.components,
+        "largest_component": ends.largest_component,
+    }
+
+
 def _degrees(degrees: Ints) -> Degrees:
     return Degrees(int(degrees.min()), float(np.median(degrees)), float(degrees.mean()), int(degrees.max()))
 
@@ -115,6 +146,11 @@ def _homophily(edge_index: Tensor, y: Tensor) -> dict[str, float | None]:
     expected = float(ends.square().sum())
     adjusted = (same - expected) / (1 - expected) if int((ends > 0).sum()) > 1 else None
     return {"homophily": same, "adjusted_homophily": adjusted}
+
+
+def _stored_homophily(data: Data, store: Store) -> dict[str, float | None]:
+    classes = data.y.dim() == 1 and not data.y.is_floating_point()
+    return homophily_of(store, data.y) if classes else {"homophily": None, "adjusted_homophily": None}
 
 
 # ---- the labels
@@ -172,6 +208,22 @@ def _balance(counts: list[int]) -> tuple[float | None, float]:
 
 
 # ---- the features
+
+
+def _stored_features(x: Tensor) -> Features:
+    """Describe the columns of a store, some rows at a time."""
+    found = columns_of(x)
+    varies = found["lowest"] != found["highest"]
+    std = found["std"][varies] if bool(varies.any()) else torch.ones(1, dtype=torch.float64)
+    return Features(
+        count=x.size(1),
+        dtype=str(x.dtype).removeprefix("torch."),
+        min=float(found["lowest"].min()),
+        max=float(found["highest"].max()),
+        zeros=found["zeros"],
+        constant=int((~varies).sum()),
+        scale_ratio=float(std.max() / std.min().clamp(min=torch.finfo(torch.float64).tiny)),
+    )
 
 
 def _features(x: Tensor) -> Features:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topoff.data.array_file import Array, ArrayWriter, Entry, put
+from topoff.data.edges import merged_weights
 from topoff.data.refusal import refuse
 
 RANGE = 1 << 22  # edges that are sorted in memory at a time, about
@@ -32,10 +33,20 @@ Progress = Callable[[str, float], object]  # what is done, and the share of it
 
 
 @dataclass(frozen=True)
+class Tidy:
+    """Say what is done to edges before they are written."""
+
+    undirected: bool = False  # add the reverse of every edge, and merge those that are then equal
+    self_loops: bool = True  # keep them
+    duplicates: bool = True  # keep them; merged, equal weights stay, others are summed up
+
+
+@dataclass(frozen=True)
 class SortedEdges:
     """Say what was written: edge_index.npy, indptr.npy and, with weights, edge_weight.npy."""
 
     edges: int
+    came: int  # edges that were added, before they were tidied
     arrays: dict[str, Entry]
     self_loops: int
     duplicates: int  # copies beyond the first, which stay unless they are merged
@@ -60,14 +71,15 @@ class EdgeSorter:
         nodes: how many there are.
         expected: how many edges will come, about; it decides about the ranges only.
         weights: the type of weights that come with every edge; None for edges without.
-        simple: leave out self-loops and all but the first of equal edges.
+        tidy: what is done to the edges on the way.
     """
 
     def __init__(
-        self, folder: Path, *, nodes: int, expected: int, weights: str | None = None, simple: bool = False
+        self, folder: Path, *, nodes: int, expected: int, weights: str | None = None, tidy: Tidy | None = None
     ) -> None:
-        self.folder, self.nodes, self.simple = folder, nodes, simple
-        self.width = max(1, -(-nodes * RANGE // max(expected, 1)))  # targets per range
+        self.folder, self.nodes, self.tidy, self.came = folder, nodes, tidy or Tidy(), 0
+        most = max(expected, 1) * (2 if self.tidy.undirected else 1)
+        self.width = max(1, -(-nodes * RANGE // most))  # targets per range
         self.shift = max(1, (nodes - 1).bit_length())  # bits of a source in a key
         fields = [("key", np.int64)] if weights is None else [("key", np.int64), ("weight", np.dtype(weights))]
         self.record = np.dtype(fields)
@@ -86,13 +98,18 @@ class EdgeSorter:
                 got = f"{int(ids.min())} to {int(ids.max())}"
                 remedy = "renumber the nodes or add their rows to x"
                 refuse(f"'edge_index' to hold node ids from 0 to {self.nodes - 1}", got, remedy)
-        if self.simple:
-            between = source != target
-            source, target, weight = source[between], target[between], None if weight is None else weight[between]
+        self.came += len(source)
         rows = np.empty(len(source), self.record)
         rows["key"] = target.astype(np.int64) << self.shift | source
         if weight is not None:
             rows["weight"] = weight
+        between = source != target
+        if self.tidy.undirected:
+            reverse = rows[between]
+            reverse["key"] = source[between].astype(np.int64) << self.shift | target[between]
+            rows = np.concatenate([rows if self.tidy.self_loops else rows[between], reverse])
+        elif not self.tidy.self_loops:
+            rows = rows[between]
         rows = _sorted(rows)
         bounds = np.arange(0, self.nodes + self.width, self.width, dtype=np.int64)
         places = np.searchsorted(rows["key"], bounds << self.shift)
@@ -127,6 +144,7 @@ class EdgeSorter:
         self._places.rmdir()
         return SortedEdges(
             edges=tally.edges,
+            came=self.came,
             arrays=arrays,
             self_loops=tally.loops,
             duplicates=tally.copies,
@@ -139,11 +157,15 @@ class EdgeSorter:
         path = self._places / str(number)
         rows = _sorted(np.fromfile(path, self.record)) if path.is_file() else np.empty(0, self.record)
         path.unlink(missing_ok=True)
-        if not self.simple or not len(rows):
+        if not len(rows) or (self.tidy.duplicates and not self.tidy.undirected):
             return rows
         first = np.ones(len(rows), bool)
         np.not_equal(rows["key"][1:], rows["key"][:-1], out=first[1:])
-        return rows[first]
+        if self.weights is None or first.all():
+            return rows[first]
+        merged = rows[first]
+        merged["weight"] = merged_weights(rows["weight"], np.cumsum(first) - 1, count=len(merged))
+        return merged
 
     def _finish(self, writer: ArrayWriter, degrees: Ints) -> dict[str, Entry]:
         """Write the targets, which the degrees tell, behind the sources; and where each one's edges begin."""

@@ -50,7 +50,7 @@ def merge_edges(data: Data, *, undirected: bool) -> Data:
         source, target = np.minimum(source, target), np.maximum(source, target)
     key, inverse = np.unique(source * n + target, return_inverse=True)
     weighted = data.get("edge_weight") is not None
-    weight = _merged(data.edge_weight.numpy() if weighted else np.ones(len(source)), inverse, count=len(key))
+    weight = merged_weights(data.edge_weight.numpy() if weighted else np.ones(len(source)), inverse, count=len(key))
     ends = np.stack(np.divmod(key, n)) if len(key) else np.zeros((2, 0), dtype=np.int64)
     if undirected:
         between = ends[0] != ends[1]
@@ -64,7 +64,7 @@ def merge_edges(data: Data, *, undirected: bool) -> Data:
     return out
 
 
-def _merged(weight: np.ndarray[Any, Any], group: np.ndarray[Any, Any], *, count: int) -> np.ndarray[Any, Any]:
+def merged_weights(weight: np.ndarray[Any, Any], group: np.ndarray[Any, Any], *, count: int) -> np.ndarray[Any, Any]:
     """Return the weight of every group: the common one, else the sum."""
     import numpy as np
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topoff.data.array_file import Array
-from topoff.data.edge_sort import Progress
+from topoff.data.edge_sort import Progress, Tidy
 from topoff.data.recipe import Recipe, check_recipe, community_count, near_share
 from topoff.data.refusal import refuse
 from topoff.data.store import Store
@@ -28,8 +28,8 @@ ROWS = 1 << 16  # of features that are drawn in one go
 TICKETS = 8  # of a node in the lottery for ends, on average
 PILOT = 1 << 21  # pairs by which losses to duplicates are estimated
 MOST_DRAWS = 8.0  # for one pair that is not drawn before, on average
-CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.8, 0.6  # parts of a community's centre; their squares add up to 1
-STREAMS = ("layout", "pilot", "inside", "between", "labels", "split", "features")  # of random numbers
+CLASS_SIGNAL, COMMUNITY_SIGNAL = 0.8, 0.6  # parts of a node's centre; their squares add up to 1
+STREAMS = ("layout", "pilot", "inside", "between", "topics", "labels", "split", "features")  # of random numbers
 
 Ints = npt.NDArray[np.int64]
 
@@ -82,18 +82,18 @@ def generate(
     layout = _layout(recipe, seed)
     community = np.empty(recipe.nodes, np.int32)  # by id
     community[layout.ids] = np.repeat(np.arange(len(layout.group), dtype=np.int32), np.diff(layout.starts))
-    split = _split(recipe, seed)
+    split, topic = _split(recipe, seed), _topics(recipe, layout.group[community], seed)
     pieces = Pieces(
         nodes=recipe.nodes,
         edges=_edges(recipe, layout, seed),
-        expected_edges=recipe.edges,
-        x=_features(recipe, layout.group, community, seed),
-        y=_labels(recipe, layout.group[community], split, seed),
+        expected_edges=recipe.edges // (2 if recipe.undirected else 1),
+        x=_features(recipe, topic, community, seed),
+        y=_labels(recipe, topic, split, seed),
         split=split,
         stand_in={**(label or {}), "seed": seed, **asdict(recipe)},
-        simple=True,
     )
-    return write_store(path, pieces, dtype=dtype, progress=progress)
+    tidy = Tidy(undirected=recipe.undirected, self_loops=False, duplicates=False)
+    return write_store(path, pieces, dtype=dtype, tidy=tidy, progress=progress)
 
 
 def _stream(name: str, seed: int, piece: int = 0) -> np.random.Generator:
@@ -164,10 +164,7 @@ def _edges(recipe: Recipe, layout: Layout, seed: int) -> Iterator[EdgePiece]:
                 first, second = _inside(layout, begins, slice(low, high), rng)
             else:
                 first, second = _between(recipe, layout, begins, slice(low, high), rng)
-            first, second = layout.ids[first], layout.ids[second]
-            if recipe.undirected:
-                first, second = np.concatenate([first, second]), np.concatenate([second, first])
-            yield EdgePiece(first, second)
+            yield EdgePiece(layout.ids[first], layout.ids[second])
             low = high
 
 
@@ -239,18 +236,20 @@ def _split(recipe: Recipe, seed: int) -> npt.NDArray[np.int8]:
     return split
 
 
-def _labels(recipe: Recipe, group: Ints, split: Array, seed: int) -> Iterator[Array]:
-    """Draw labels, (m,) or (m, c): those of the class, drawn anew for some nodes; none where there is no split."""
+def _topics(recipe: Recipe, group: Ints, seed: int) -> npt.NDArray[np.int32]:
+    """Draw what nodes are about, (n,): the class of their community, for some of them drawn anew."""
+    rng = _stream("topics", seed)
+    anew = rng.random(recipe.nodes, dtype=np.float32) < recipe.label_noise
+    other = rng.integers(recipe.classes, size=recipe.nodes, dtype=np.int32)
+    return np.where(anew, other, group.astype(np.int32))
+
+
+def _labels(recipe: Recipe, topic: Array, split: Array, seed: int) -> Iterator[Array]:
+    """Return labels, (m,) or (m, c); none where there is no split."""
     sets = _label_sets(recipe, seed)
-    for number, low in enumerate(range(0, recipe.nodes, ROWS), start=1):
-        rng, own = _stream("labels", seed, number), group[low : low + ROWS]
-        anew = rng.random(len(own)) < recipe.label_noise
-        other = rng.integers(recipe.classes, size=len(own))
-        labels = np.where(anew, other, own)
-        if recipe.task == "multilabel":
-            yield sets[labels].astype(np.float32)
-        else:
-            yield np.where(split[low : low + ROWS] < 0, -1, labels)
+    for low in range(0, recipe.nodes, ROWS):
+        some = slice(low, low + ROWS)
+        yield sets[topic[some]] if recipe.task == "multilabel" else np.where(split[some] < 0, -1, topic[some])
 
 
 def _label_sets(recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
@@ -260,17 +259,19 @@ def _label_sets(recipe: Recipe, seed: int) -> npt.NDArray[np.bool_]:
     return np.asarray((rng.random((recipe.classes, recipe.classes)) < often) | np.eye(recipe.classes, dtype=bool))
 
 
-def _features(recipe: Recipe, group: Ints, community: Array, seed: int) -> Iterator[Array]:
-    """Draw features (m, F): the centre of the node's community, which is near that of its class, and noise."""
+def _features(recipe: Recipe, topic: Array, community: Array, seed: int) -> Iterator[Array]:
+    """Draw features (m, F): the centres of what the node is about and of its community, and noise."""
     rng, width = _stream("features", seed), recipe.features
-    of_class, of_community = (rng.standard_normal((count, width)) for count in (recipe.classes, len(group)))
-    centers = CLASS_SIGNAL * of_class[group] + COMMUNITY_SIGNAL * of_community
     noise = recipe.feature_noise * np.sqrt(width)  # centres have this distance from the origin
     scale = np.sqrt(1 + noise**2)  # so that features have deviation 1
-    centers = (centers / scale).astype(np.float32)
+    of_class, of_community = (
+        rng.standard_normal((count, width), np.float32) * np.float32(signal / scale)
+        for count, signal in ((recipe.classes, CLASS_SIGNAL), (community_count(recipe), COMMUNITY_SIGNAL))
+    )
     for number, low in enumerate(range(0, recipe.nodes, ROWS), start=1):
-        own = community[low : low + ROWS]
-        drawn = _stream("features", seed, number).standard_normal((len(own), width), dtype=np.float32)
+        some = slice(low, min(low + ROWS, recipe.nodes))
+        drawn = _stream("features", seed, number).standard_normal((some.stop - low, width), np.float32)
         drawn *= np.float32(noise / scale)
-        drawn += centers[own]
+        drawn += of_class[topic[some]]
+        drawn += of_community[community[some]]
         yield drawn

@@ -80,7 +80,7 @@ def positions(edges: Table, name: str, ids: Column, *, nodes: Path) -> Ints:
     unknown = np.flatnonzero(found < 0)
     if len(unknown):
         more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
-        got = f"'{ends[int(unknown[0])]}' in data row {int(unknown[0]) + 1}{more}"
+        got = f"'{ends[int(unknown[0])]}' in data row {edges.before + int(unknown[0]) + 1}{more}"
         remedy = "add these nodes or remove these edges"
         refuse(f"every {name} in {edges.path} to be an id of {nodes.name}", got, remedy)
     return found

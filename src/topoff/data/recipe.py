@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from topoff.data.refusal import refuse
 
 KINDS = ("classes", "multilabel")
+CROWD = 4  # times its degree that a node's community has nodes, at least, in a scaled recipe
 FEWEST = 20  # nodes per community, on average, that a scaled recipe keeps
 
 
@@ -39,7 +40,7 @@ class Recipe:
     exponent: float | None = 2.6  # of the power law of degrees
     largest: int | None = None  # degree that a node is expected to have at most; None: 300 times the mean
     label_noise: float = 0.1  # share of the nodes whose label is drawn anew, from all classes
-    feature_noise: float = 1.0  # deviation along any direction, in distances of a class's centre from the origin
+    feature_noise: float = 0.5  # deviation along any direction, in distances of a class's centre from the origin
     split: tuple[float, float, float] = (0.6, 0.2, 0.2)  # shares of train, validation, test; the rest has no label
     undirected: bool = True
 
@@ -62,9 +63,11 @@ REDDIT = Recipe(
     features=602,
     classes=41,
     communities=82,
-    homophily=0.75,
+    homophily=0.72,
     exponent=3.0,
     largest=20_000,
+    label_noise=0.12,
+    feature_noise=0.4,
     split=(153_431 / 232_965, 23_831 / 232_965, 55_703 / 232_965),
 )
 YELP = Recipe(
@@ -76,6 +79,7 @@ YELP = Recipe(
     communities=1_400,
     between=0.25,
     label_noise=0.2,
+    feature_noise=0.3,
     split=(0.75, 0.15, 0.10),
 )
 PRODUCTS = Recipe(
@@ -84,9 +88,10 @@ PRODUCTS = Recipe(
     features=100,
     classes=47,
     communities=2_450,
-    homophily=0.81,
+    homophily=0.75,
     largest=17_000,
-    label_noise=0.06,
+    label_noise=0.11,
+    feature_noise=0.4,
     split=(196_615 / 2_449_029, 39_323 / 2_449_029, 2_213_091 / 2_449_029),
 )
 PAPERS = Recipe(
@@ -113,6 +118,8 @@ PRESETS: Mapping[str, Recipe] = {
 def scaled(recipe: Recipe, scale: float) -> Recipe:
     """Return a recipe for a share of the nodes, edges and communities, with the same degrees.
 
+    There are no fewer communities than classes: where these become too small for their edges, there are fewer edges.
+
     Raises:
         ValueError: the scale is not above 0.
     """
@@ -121,7 +128,8 @@ def scaled(recipe: Recipe, scale: float) -> Recipe:
     nodes = max(1, round(recipe.nodes * scale))
     communities = round(community_count(recipe) * scale)
     fewer = max(1, min(communities, nodes // FEWEST), min(recipe.classes, nodes))
-    return replace(recipe, nodes=nodes, edges=round(recipe.edges * scale), communities=fewer)
+    room = nodes * nodes // fewer // CROWD
+    return replace(recipe, nodes=nodes, edges=min(round(recipe.edges * scale), room), communities=fewer)
 
 
 def community_count(recipe: Recipe) -> int:
@@ -174,7 +182,7 @@ def _check_shares(recipe: Recipe, *, communities: int) -> None:
         got = ", ".join(f"{share:g}" for share in recipe.split)
         refuse("a split with training nodes and shares that add up to 1 at most", got, "change the shares")
     if not 0 <= recipe.feature_noise < math.inf:
-        refuse("'feature_noise' to be 0 or more", f"{recipe.feature_noise}", "1 is as large as what classes differ by")
+        refuse("'feature_noise' to be 0 or more", f"{recipe.feature_noise}", "0.5 makes features alone a poor guide")
     if communities == 1 and recipe.between > 0:
         refuse("'between' to be 0 with one community", f"{recipe.between:g}", "set it to 0, or ask for more")
 

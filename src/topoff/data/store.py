@@ -37,7 +37,7 @@ class Header:
     task: str | None  # classes, multilabel or regression; None without labels
     classes: int | None  # or labels; None for regression and without labels
     arrays: dict[str, Entry]
-    statistics: dict[str, Any]  # self_loops, duplicates, undirected, largest_degree, splits
+    statistics: dict[str, Any]  # came, self_loops, duplicates, undirected, largest_degree, splits
     names: dict[str, Any] = field(default_factory=dict)  # class_names, encoding, notes: as in `Names`
     stand_in: dict[str, Any] | None = None  # what the generator was asked for; None for data of the world
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from topoff.data.array_file import Array, ArrayWriter, Entry, open_array
 from topoff.data.check import check, check_graph
-from topoff.data.edge_sort import EdgeSorter, Progress, SortedEdges
+from topoff.data.edge_sort import EdgeSorter, Progress, SortedEdges, Tidy
 from topoff.data.layout import SPLITS
 from topoff.data.refusal import refuse
 from topoff.data.store import Header, Store, open_store, write_header
@@ -54,10 +54,16 @@ class Pieces:
     node_ids: Array | None = None  # (n,)
     names: Mapping[str, Any] = field(default_factory=dict)  # class_names, encoding, notes
     stand_in: Mapping[str, Any] | None = None
-    simple: bool = False  # leave out self-loops and all but the first of equal edges
 
 
-def write_store(path: Path, pieces: Pieces, *, dtype: str = "float32", progress: Progress | None = None) -> Store:
+def write_store(
+    path: Path,
+    pieces: Pieces,
+    *,
+    dtype: str = "float32",
+    tidy: Tidy | None = None,
+    progress: Progress | None = None,
+) -> Store:
     """Write a graph to the folder `path`, replacing a store that is there, and return it opened.
 
     What is written is checked before it is moved to its place, as `topoff.data.check.check` does.
@@ -71,7 +77,7 @@ def write_store(path: Path, pieces: Pieces, *, dtype: str = "float32", progress:
     with drafting(path) as draft:
         draft.mkdir()
         tell = progress or (lambda what, share: None)
-        edges = _write_edges(pieces, draft, tell=tell)
+        edges = _write_edges(pieces, draft, tidy=tidy, tell=tell)
         x = (_narrowed(rows, dtype) for rows in _told(pieces.x, tell, "writing features", pieces.nodes))
         arrays = edges.arrays | {"x": _write_rows(x, draft / "x.npy")}
         if pieces.y is not None:
@@ -87,10 +93,10 @@ def write_store(path: Path, pieces: Pieces, *, dtype: str = "float32", progress:
     return open_store(path)
 
 
-def _write_edges(pieces: Pieces, folder: Path, *, tell: Progress) -> SortedEdges:
+def _write_edges(pieces: Pieces, folder: Path, *, tidy: Tidy | None, tell: Progress) -> SortedEdges:
     """Write edges, their weights and where each target's begin."""
     sizes = {"nodes": pieces.nodes, "expected": pieces.expected_edges}
-    sorter = EdgeSorter(folder, **sizes, weights=pieces.weights, simple=pieces.simple)
+    sorter = EdgeSorter(folder, **sizes, weights=pieces.weights, tidy=tidy)
     done = 0
     for piece in pieces.edges:
         sorter.add(piece.source, piece.target, piece.weight)
@@ -152,7 +158,7 @@ def _task(folder: Path, arrays: Mapping[str, Entry], named: Sequence[str] | None
 
 def _header(pieces: Pieces, edges: SortedEdges, arrays: dict[str, Entry], *, task: Mapping[str, Any]) -> Header:
     """Say what was written."""
-    counted = ("self_loops", "duplicates", "undirected", "largest_degree")
+    counted = ("came", "self_loops", "duplicates", "undirected", "largest_degree")
     statistics = {name: getattr(edges, name) for name in counted}
     if pieces.split is not None:
         statistics["splits"] = {name: int((pieces.split == code).sum()) for code, name in enumerate(SPLITS)}

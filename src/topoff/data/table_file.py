@@ -7,6 +7,7 @@ decimal comma, and 1,5 would silently become a category.
 import csv
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,11 +61,66 @@ def open_table(path: Path) -> Any:
     return _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
 
 
+def open_pieces(path: Path, *, rows: int = 1 << 21) -> Iterator[Any]:
+    """Yield a table of either format as pyarrow.Tables of some rows, with the same strings and refusals.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "edges.csv"
+    ...     _ = path.write_text("source,target\\na,b\\n")
+    ...     [piece.num_rows for piece in open_pieces(path)]
+    [1]
+    """
+    if path.suffix == ".csv":
+        yield from _csv_pieces(path)
+        return
+    with path.open("rb") as handle:
+        try:
+            file = pyarrow.parquet.ParquetFile(handle)
+            for batch in file.iter_batches(batch_size=rows):
+                yield pa.Table.from_batches([batch])
+            if not file.metadata.num_rows:
+                yield file.schema_arrow.empty_table()
+        except (pa.ArrowException, OSError) as error:
+            got, remedy = _explain_parquet(path, error)
+            raise ValueError(f"Expected {path} to be a whole parquet file (got {got}); {remedy}.") from error
+
+
 # ---- csv
 
 
 def _read_csv(path: Path) -> Any:
     """Read every column of a csv file as strings."""
+    with _checked_csv(path) as found:
+        return _parse(path, found.names, threads=True) if found.rest else _empty(found.names)
+
+
+def _csv_pieces(path: Path) -> Iterator[Any]:
+    """Read every column of a csv file as strings, block by block."""
+    with _checked_csv(path) as found, pa.OSFile(os.fsencode(path)) as handle:
+        if not found.rest:
+            yield _empty(found.names)
+            return
+        for batch in pyarrow.csv.open_csv(handle, **_options(found.names, threads=True)):
+            yield pa.Table.from_batches([batch])
+
+
+def _empty(names: list[str]) -> Any:
+    """Return a table without rows; pyarrow wants more than a header."""
+    return pa.Table.from_arrays([pa.array([], STRING) for _ in names], names=names)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """Hold the first line of a csv file."""
+
+    names: list[str]
+    rest: bool  # whether there is more
+
+
+@contextmanager
+def _checked_csv(path: Path) -> Iterator[_Header]:
+    """Look at a csv file before it is read, and say what is wrong with one that cannot be read inside `with`."""
     found = _scan(path)
     _check_bytes(path, found)
     header: list[str] = []
@@ -76,9 +132,7 @@ def _read_csv(path: Path) -> Any:
             if found.quotes:  # also where an open one makes a header of all lines
                 handle.seek(0)
                 _check_quotes(path, csv.reader(handle, strict=True), header_only=not found.later_quotes)
-            if not rest:  # pyarrow wants more than a header
-                return pa.Table.from_arrays([pa.array([], STRING) for _ in header], names=header)
-        return _parse(path, header, threads=True)
+        yield _Header(header, rest)
     except (pa.ArrowInvalid, UnicodeDecodeError, csv.Error) as error:
         got, remedy = _explain_csv(path, header, error)
         raise ValueError(
@@ -163,14 +217,17 @@ def _check_quotes(path: Path, rows: Any, *, header_only: bool) -> None:
 def _parse(path: Path, header: list[str], *, threads: bool, on_bad_row: Any = None) -> Any:
     """Let pyarrow read the columns of a header as strings."""
     with pa.OSFile(os.fsencode(path)) as handle:  # a path as a string must be UTF-8
-        return pyarrow.csv.read_csv(
-            handle,
-            read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=BLOCK),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_bad_row),
-            convert_options=pyarrow.csv.ConvertOptions(
-                strings_can_be_null=False, column_types=dict.fromkeys(header, STRING)
-            ),
-        )
+        return pyarrow.csv.read_csv(handle, **_options(header, threads=threads, on_bad_row=on_bad_row))
+
+
+def _options(header: list[str], *, threads: bool, on_bad_row: Any = None) -> dict[str, Any]:
+    """Return how pyarrow is to read a csv file."""
+    strings = dict.fromkeys(header, STRING)
+    return {
+        "read_options": pyarrow.csv.ReadOptions(use_threads=threads, block_size=BLOCK),
+        "parse_options": pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_bad_row),
+        "convert_options": pyarrow.csv.ConvertOptions(strings_can_be_null=False, column_types=strings),
+    }
 
 
 def _explain_csv(path: Path, header: list[str], error: Exception) -> tuple[str, str]:

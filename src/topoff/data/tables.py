@@ -8,14 +8,14 @@ nodes: id (or node, node_id, else the first column), any feature columns, and op
 edges: source, target, and optionally weight
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from topoff.data.columns import Column, Table, read_table, refuse_first, single_numbers
+from topoff.data.columns import Column, Ints, Table, read_table, refuse_first, single_numbers
 from topoff.data.encoding import check_encoding
 from topoff.data.features import encode_columns, fit_columns
 from topoff.data.ids import positions, unique_ids, written_ids
@@ -38,8 +38,24 @@ class Tables:
     notes: list[str]  # what was done, one sentence each
 
 
-def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None) -> Tables:
+@dataclass(frozen=True)
+class EdgeTable:
+    """Hold what was read of a table of edges."""
+
+    arrays: Arrays  # edge_index (2, E) and, where given, edge_weight (E,)
+    notes: list[str]
+    degree: Callable[[], Ints]  # (n,) ends of edges at every node
+
+
+EdgeReader = Callable[[Path, Column, Path], EdgeTable]  # of the folder, the ids (n,) and the file of the nodes
+
+
+def read_tables(
+    folder: str | Path, *, encoding: Mapping[str, Any] | None = None, edges: EdgeReader | None = None
+) -> Tables:
     """Read the tables of a folder; with the `encoding` of an earlier read, encode features and labels as then.
+
+    Edges are read by a function of its own where they do not fit into memory.
 
     Numbers are standardised, strings and booleans become one column per category, missing values are filled in and
     marked; see data/features. A node without a label is in no mask. Ids are compared as written, so that the integer 7
@@ -59,29 +75,38 @@ def read_tables(folder: str | Path, *, encoding: Mapping[str, Any] | None = None
     """
     if encoding is not None:
         check_encoding(encoding)
-    nodes, edges = (open_one(Path(folder), name) for name in ("nodes", "edges"))
+    nodes = open_one(Path(folder), "nodes")
+    path_of(Path(folder), "edges")  # before the work on nodes
     name, notes = id_column(nodes, encoding)
     if (Path(folder) / "graph.npz").is_file():
         notes.append("graph.npz: not read, as tables go before it")
     ids = unique_ids(nodes, name)
-    graph, edge_notes = _read_edges(edges, ids, nodes=nodes.path)
+    graph = (edges or _read_edges)(Path(folder), ids, nodes.path)
     free = [column for column in nodes.columns if column != name and not is_reserved(column)]
-    x, columns, feature_notes = _read_features(nodes, free, graph["edge_index"], encoding=encoding)
+    x, columns, feature_notes = _read_features(nodes, free, graph.degree, encoding=encoding)
     labels = read_labels(nodes, entry=(encoding or {}).get("label"), optional=encoding is not None)
     masks, split_notes = read_split(nodes, labels.y)
     fitted = {"id": name, **columns, "label": labels.entry}
     return Tables(
-        arrays={"x": x, **graph, **({} if labels.y is None else {"y": labels.y}), **masks},
+        arrays={"x": x, **graph.arrays, **({} if labels.y is None else {"y": labels.y}), **masks},
         node_ids=ids.to_pylist(),
         written=written_ids(nodes, name, ids),
         class_names=(labels.entry or {}).get("names"),
         encoding=fitted if encoding is None else dict(encoding),
-        notes=[*notes, *feature_notes, *labels.notes, *split_notes, *edge_notes],
+        notes=[*notes, *feature_notes, *labels.notes, *split_notes, *graph.notes],
     )
 
 
 def open_one(folder: Path, name: str) -> Table:
     """Read "nodes" or "edges" of a folder, which may be empty in one case only: a graph without edges."""
+    table = read_table(path_of(folder, name))
+    if name == "nodes" and table.rows == 0:
+        refuse(f"{table.path} to hold a row per node", "a header only", "add the nodes")
+    return table
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """Return the file of "nodes" or "edges"; refuse a folder with none or two."""
     found = [path for path in (folder / f"{name}.csv", folder / f"{name}.parquet") if path.is_file()]
     if not found:
         raise FileNotFoundError(
@@ -89,10 +114,7 @@ def open_one(folder: Path, name: str) -> Table:
         )
     if len(found) > 1:
         refuse(f"one table of {name} in {folder}", f"{found[0].name} and {found[1].name}", "remove one of them")
-    table = read_table(found[0])
-    if name == "nodes" and table.rows == 0:
-        refuse(f"{table.path} to hold a row per node", "a header only", "add the nodes")
-    return table
+    return found[0]
 
 
 # ---- ids and edges
@@ -112,25 +134,30 @@ def id_column(nodes: Table, encoding: Mapping[str, Any] | None = None) -> tuple[
     return first, [f"{first or 'the first column'}: taken for the ids, as no column is called {', '.join(IDS)}"]
 
 
-def _read_edges(edges: Table, ids: Column, *, nodes: Path) -> tuple[Arrays, list[str]]:
-    """Return edge_index and, where given, edge_weight, and notes."""
+def _read_edges(folder: Path, ids: Column, nodes: Path) -> EdgeTable:
+    """Return all edges."""
+    found = edges_of(open_one(folder, "edges"), ids, nodes=nodes)
+    index = found.arrays["edge_index"]
+    return EdgeTable(found.arrays, [_direction(index, len(ids)), *found.notes], found.degree)
+
+
+def edges_of(edges: Table, ids: Column, *, nodes: Path) -> EdgeTable:
+    """Return edge_index and, where given, edge_weight of a table of edges, or of a piece of one, and notes."""
     missing = [name for name in ("source", "target") if name not in edges.columns]
     if missing:
         got = f"no {' and no '.join(missing)}, but {', '.join(edges.columns)}"
         remedy = "rename them, or write source,target as its first line"
         refuse(f"{edges.path} to have the columns source and target", got, remedy)
-    ends = [positions(edges, name, ids, nodes=nodes) for name in ("source", "target")]
-    arrays: Arrays = {"edge_index": np.stack(ends)}
-    notes = [_direction(arrays["edge_index"], len(ids))]
+    ends = np.stack([positions(edges, name, ids, nodes=nodes) for name in ("source", "target")])
+    arrays: Arrays = {"edge_index": ends}
     if "weight" in edges.columns:
         remedy = "write 1 where an edge has no particular weight"
         weight = single_numbers(edges, "weight", otherwise=remedy)
         refuse_first(edges, "weight", np.isnan(weight), expected="to hold a number in every row", remedy=remedy)
         arrays["edge_weight"] = weight
     unused = [name for name in edges.columns if name not in ("source", "target", "weight")]
-    if unused:
-        notes.append(f"{', '.join(unused)}: not used, an edge has a weight only")
-    return arrays, notes
+    notes = [f"{', '.join(unused)}: not used, an edge has a weight only"] if unused else []
+    return EdgeTable(arrays, notes, lambda: np.bincount(ends.reshape(-1), minlength=len(ids)))
 
 
 def _direction(edges: np.ndarray[Any, Any], n: int) -> str:
@@ -152,7 +179,7 @@ def _direction(edges: np.ndarray[Any, Any], n: int) -> str:
 
 
 def _read_features(
-    nodes: Table, free: list[str], edges: np.ndarray[Any, Any], *, encoding: Mapping[str, Any] | None
+    nodes: Table, free: list[str], degree: Callable[[], Ints], *, encoding: Mapping[str, Any] | None
 ) -> tuple[np.ndarray[Any, Any], dict[str, Any], list[str]]:
     """Return x (n, d), the encoding's part about the columns, and notes; choose the encoding where none is given."""
     if encoding is None:
@@ -167,7 +194,6 @@ def _read_features(
     if columns["columns"]:
         x, found = encode_columns(nodes, columns["columns"])
         return x, columns, notes + (found if encoding is not None else [])
-    degree = np.bincount(edges.reshape(-1), minlength=nodes.rows)
-    x = np.stack([np.log1p(degree), np.ones(nodes.rows)], axis=1).astype(np.float32)
+    x = np.stack([np.log1p(degree()), np.ones(nodes.rows)], axis=1).astype(np.float32)
     what = "no usable feature column: the features are the logarithm of 1 + the degree and a constant"
     return x, columns, [*notes, what]

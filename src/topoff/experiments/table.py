@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TABLE, PAGE, SETTINGS = "compare.json", "compare.html", "compare.toml"
 RECORDED = ("test", "val", "train", "best_epoch", "epochs", "steps", "epoch_seconds", "preprocess_seconds",
             "train_peak_rss_mb", "peak_rss_mb")  # of a run's result  # fmt: skip
+GRAPH = ("stand_in", "nodes", "edges", "features", "versions", "machine")  # what all runs share
 
 
 Goal = Mapping[int, float | None] | float | None  # a score, or one for every seed
@@ -205,7 +206,7 @@ def make_table(
             row["own_settings"] = dict(own[method])
         if tuned and method in tuned:
             row["tuned"] = dataclasses.asdict(tuned[method])
-    shared = {key: vars(first)[key] if first else None for key in ("nodes", "edges", "features", "versions", "machine")}
+    shared = {key: vars(first)[key] if first else None for key in GRAPH}
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     known = {**about, "seeds": list(seeds), "metric": metric or None, "target": target, "date": date}
     known |= {"targets": targets, "reference": dataclasses.asdict(base)}

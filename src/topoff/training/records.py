@@ -159,6 +159,7 @@ class Result(Record):
     certificate: float | None = None
     parameters: int | None = None
     dataset: str = ""
+    stand_in: str | None = None  # what a generated graph stands in for
     nodes: int | None = None
     edges: int | None = None
     features: int | None = None
@@ -201,6 +202,7 @@ class Summary(Record):
     metric: str = ""  # to `chosen`: of the first seed
     task: str = ""
     dataset: str = ""
+    stand_in: str | None = None  # what a generated graph stands in for
     nodes: int | None = None
     edges: int | None = None
     features: int | None = None

@@ -49,6 +49,7 @@ def result_of(training: Training, *, command: str) -> Result:
         certificate=training.method.certificate_,
         parameters=sum(parameter.numel() for parameter in training.model.parameters()),
         dataset=config.dataset,
+        stand_in=getattr(data.get("names"), "stand_in", None),
         nodes=int(data.num_nodes or 0),
         edges=data.edge_index.size(1),
         features=data.num_features,

@@ -7,12 +7,11 @@ from topoff.training.records import Epoch, Result, Spread, Summary, summarize
 LINE = ["epoch", "loss", "lr", "refreshed", "train", "val", "test", "fidelity", "certificate", "seconds"]
 LINE += ["train_seconds"]
 RESULT = "train val test metric task outputs center scale classes best_epoch epochs steps seconds preprocess_seconds"
-RESULT += " epoch_seconds peak_rss_mb train_peak_rss_mb fidelity certificate parameters dataset nodes edges features"
-RESULT += " data_hash model method seed stopped_early command date versions machine chosen"
-SUMMARY = "metric task dataset nodes edges features model method parameters date versions machine chosen seeds train"
-SUMMARY += (
-    " val test epoch_seconds preprocess_seconds seconds peak_rss_mb train_peak_rss_mb fidelity epochs command runs"
-)
+RESULT += " epoch_seconds peak_rss_mb train_peak_rss_mb fidelity certificate parameters dataset stand_in nodes edges"
+RESULT += " features data_hash model method seed stopped_early command date versions machine chosen"
+SUMMARY = "metric task dataset stand_in nodes edges features model method parameters date versions machine chosen seeds"
+SUMMARY += " train val test epoch_seconds preprocess_seconds seconds peak_rss_mb train_peak_rss_mb fidelity epochs"
+SUMMARY += " command runs"
 
 
 def test_the_keys_of_the_files_are_these_in_this_order() -> None:
