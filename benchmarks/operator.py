@@ -36,7 +36,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from topoff.graph.operators import Operator, aggregation
+from topoff.graph.aggregation import aggregation
+from topoff.graph.operators import Operator
 
 OURS = "topoff"
 WANTED = {"PyG MessagePassing": 4.0, "PyG EdgeIndex.matmul": 2.0}  # how many times faster we must be

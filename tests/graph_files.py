@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Data
 
 from topoff.data.layout import MASKS
-from topoff.data.load import Names
+from topoff.data.names import Names
 
 N = 6
 

@@ -15,11 +15,25 @@ if TYPE_CHECKING:
     from topoff.compensation.fidelity import Fidelity
     from topoff.compensation.loader import Loader
     from topoff.compensation.top import TOP
+    from topoff.data.generate import generate
     from topoff.data.load import load
+    from topoff.data.recipe import Recipe
     from topoff.forward.predict import predict
 
 __version__ = "0.1.0"
-__all__ = ["TOP", "Compensator", "Fidelity", "Loader", "NodeSets", "compensating", "load", "partition", "predict"]
+__all__ = [
+    "TOP",
+    "Compensator",
+    "Fidelity",
+    "Loader",
+    "NodeSets",
+    "Recipe",
+    "compensating",
+    "generate",
+    "load",
+    "partition",
+    "predict",
+]
 
 _ROOMS = {
     "TOP": "compensation.top",
@@ -27,7 +41,9 @@ _ROOMS = {
     "Fidelity": "compensation.fidelity",
     "Loader": "compensation.loader",
     "NodeSets": "batching.node_sets",
+    "Recipe": "data.recipe",
     "compensating": "compensation.compensated",
+    "generate": "data.generate",
     "load": "data.load",
     "partition": "batching.partition",
     "predict": "forward.predict",

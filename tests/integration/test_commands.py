@@ -70,7 +70,18 @@ def test_measure_prints_a_table_without_json(command: Command, graph_file: str) 
 
 def test_quiet_means_the_same_for_every_verb() -> None:
     sentence = "Print no progress; only the result, warnings and errors."
-    for verb in ("info", "convert", "partition", "train", "evaluate", "predict", "report", "measure", "compare"):
+    for verb in (
+        "info",
+        "generate",
+        "convert",
+        "partition",
+        "train",
+        "evaluate",
+        "predict",
+        "report",
+        "measure",
+        "compare",
+    ):
         words = " ".join(CliRunner().invoke(app, [verb, "--help"]).output.split())
         assert sentence in words, verb
         assert "Print the result as one line of JSON." in words, verb

@@ -441,7 +441,7 @@ BAD_OPTIONS = {
     "ending": ("partition GRAPH --out parts.txt", r"Expected --out to end in \.npz or \.csv \(got 'parts\.txt'\)"),
     "existing": ("partition wordnet --out GRAPH", "Expected OUT to be new .*--overwrite"),
     "unwritable": ("partition GRAPH --parts 2 --out GRAPH/parts.npz", "Expected the folder of OUT to exist"),
-    "format": ("convert GRAPH NEW --format xml", r"Expected --format to be csv or parquet \(got 'xml'\)"),
+    "format": ("convert GRAPH NEW --format xml", r"Expected --format to be csv, parquet or store \(got 'xml'\)"),
     "format of npz": ("convert GRAPH NEW.npz --format csv", r"Expected no --format with an \.npz file \(got 'csv'\)"),
     "other file": ("convert GRAPH NEW.csv", r"Expected OUT to end in \.npz or to be a folder \(got '.*\.csv'\)"),
     "unwritable npz": ("convert wordnet GRAPH/out.npz", "Expected the folder of OUT to exist"),

@@ -29,7 +29,7 @@ CONTRACTS = {
     "models": "Plain PyG modules.",
     "tasks": "Loss and score from labels.",
     "data": "Files to a checked `Data`.",
-    "machine": "Disk, memory and log; knows no graph.",
+    "machine": "Disk, memory, processes and log; knows no graph.",
 }
 # Inside two packages the rooms have floors, too: what all share below, what gathers all above; those not named lie
 # between, and a method may build on another one, a verb on none.

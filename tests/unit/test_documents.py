@@ -1,5 +1,6 @@
 """The documents tell the truth: what they name exists, and the walks that they describe are the code's own."""
 
+import json
 import re
 import runpy
 import sys
@@ -43,7 +44,11 @@ def test_every_equation_of_the_paper_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions.md", "docs/method.md"]
+    "name",
+    [
+        *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+        *("docs/decisions.md", "docs/method.md", "docs/distributed.md", "docs/theory.md"),
+    ],
 )
 def test_links_lead_somewhere(name: str) -> None:
     page = ROOT / name
@@ -57,6 +62,17 @@ def test_the_figures_of_reliability_are_those_that_were_measured(monkeypatch: py
     assert page.read_text() == script["page"](), f"{page.name} is stale: run python scripts/reliability.py"
     for kind in ("kills", "caches", "disks", "soak", "versions"):
         assert f"## {script['SECTIONS'][kind][0]}\n" in page.read_text(), f"{kind} was not measured"
+
+
+def test_the_figures_of_the_theory_are_those_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")  # where it finds its tables
+    script = runpy.run_path(str(ROOT / "scripts" / "theory.py"))
+    page, checks = ROOT / "docs" / "theory.md", json.loads((ROOT / "docs" / "results" / "theory.json").read_text())
+    assert page.read_text() == script["page"](page.read_text(), checks), "stale: run python scripts/theory.py"
+    assert checks.keys() == script["THEORY"].keys()
+    for name, check in script["THEORY"].items():
+        assert f"`experiments.{check.check.__module__.rpartition('.')[2]}.{check.check.__name__}`" in page.read_text()
+        assert f"<!-- {name}, written by scripts/theory.py -->\n| claim of |" in page.read_text()
 
 
 def test_the_oldest_versions_that_are_promised_are_those_that_are_tested() -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 3000  # default number of parts on a large graph: small ones mix well into batches
+LARGE = 4_000_000  # nodes of a graph whose pieces are ranges
+PIECE = 2**17  # nodes that exact inference takes at a time, at most
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 
 
@@ -42,7 +44,7 @@ class NodeSets:
     part. Without parts (method "random"), sizes differ by at most 1.
 
     Attributes:
-        method: "kaminpar", "metis" or "random".
+        method: "kaminpar", "metis", "ldg" (in little memory) or "random".
         ratio: fraction of the nodes in a batch, in (0, 1].
         parts: number of parts that are merged. None: `max(batches, min(max(3000, 4 * batches), n // 50))` parts;
             with method "random", none at all: each batch is a piece of a random permutation.
@@ -74,7 +76,9 @@ class NodeSets:
         """Count the batches of an epoch: `round(1 / ratio)`, at least 1."""
         return count_batches(self.ratio)
 
-    def fit(self, data: Data, *, progress: Announce | None = None, cache: bool = False) -> NodeSets:
+    def fit(
+        self, data: Data, *, progress: Announce | None = None, cache: bool = False, parts: Tensor | None = None
+    ) -> NodeSets:
         """Partition the graph of `data` (`edge_index`, `edge_weight` if present, `train_mask` with `train_only`).
 
         Args:
@@ -82,6 +86,7 @@ class NodeSets:
             progress: receives a line of text before each stage.
             cache: keep the parts in `cache_dir()` and take them from there the next time; they are the
                 same either way. Method "random" without `parts` has nothing to keep.
+            parts: (n,) the part of every node, where another process has found them.
 
         Returns:
             This object, with `parts_` and `nodes_`.
@@ -105,7 +110,7 @@ class NodeSets:
                 f"Expected 'ratio' to give at most {len(nodes)} batches, one per node to batch "
                 f"(got {self.ratio}, {len(self)} batches); choose a larger ratio."
             )
-        self.parts_ = self._fitted(data, nodes, progress=progress, cache=cache)
+        self.parts_ = self._fitted(data, nodes, progress=progress, cache=cache) if parts is None else parts
         self.nodes_, self._pairs = torch.from_numpy(nodes), _label_pairs(data)
         return self
 
@@ -123,17 +128,26 @@ class NodeSets:
         return self._grouped(self.parts_, self.nodes_.numpy(), epoch=epoch if self.regroup else 0)
 
     def cover(self) -> list[Tensor]:
-        """List as many sets that hold every node of the graph once, whatever is batched; for exact inference."""
+        """List sets that hold every node of the graph once, whatever is batched, for exact inference; part by part.
+
+        They are as many as the batches, or more, so that none is large. Those of a large graph are ranges of nodes, as
+        they lie on disk.
+        """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
-        return self._grouped(self.parts_, np.arange(self.parts_.numel()), epoch=0)
+        n = self.parts_.numel()
+        order = torch.arange(n) if n > LARGE else torch.argsort(self.parts_, stable=True)
+        return list(order.tensor_split(max(len(self), -(-len(order) // PIECE))))
 
     def _grouped(self, parts: Tensor, nodes: Ints, *, epoch: int) -> list[Tensor]:
         """Merge the parts of some nodes into batches."""
         # a pair and not a sum: epoch 1 of seed 0 must not repeat epoch 0 of seed 1
         rng = np.random.default_rng([self.seed, epoch])
         part = parts.numpy()[nodes]
-        batch = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)[part]
+        if self.parts is None and self.method == "random":
+            batch = _dealt(nodes, len(self), rng=rng)
+        else:
+            batch = _merge(_counts(part, nodes, self._pairs), len(self), rng=rng)[part]
         order = np.lexsort((nodes, part, batch))
         stops = np.cumsum(np.bincount(batch, minlength=len(self)))[:-1]
         return [torch.from_numpy(piece) for piece in np.split(nodes[order], stops)]
@@ -217,6 +231,15 @@ def _merge(counts: Floats, batches: int, *, rng: np.random.Generator) -> Ints:
         batch[one] = number
         held[number] += share[one]
     return batch
+
+
+def _dealt(nodes: Ints, batches: int, *, rng: np.random.Generator) -> Ints:
+    """Deal nodes, ascending, one by one, as `_merge` does with parts of one node, each of which has a row of counts."""
+    order, place = rng.permutation(int(nodes[-1]) + 1), np.full(int(nodes[-1]) + 1, -1, dtype=np.int64)
+    place[nodes] = 0
+    order = order[place[order] == 0]
+    place[order] = np.arange(len(order)) % batches
+    return np.asarray(place[nodes])
 
 
 def _label_pairs(data: Data) -> Ints:

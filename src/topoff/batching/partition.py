@@ -1,4 +1,4 @@
-"""Parts of a graph: give every node a part, so that few edges run between parts (KaMinPar, METIS or uniform random).
+"""Parts of a graph: give every node a part, so that few edges run between parts (KaMinPar, METIS, LDG or random).
 
 >>> import torch
 >>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
@@ -14,20 +14,29 @@ import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from topoff.batching.pairs import Pairs, sorted_pairs
 from topoff.batching.pattern import Floats, Ints
+from topoff.batching.streaming import stream
 from topoff.machine.cache import Arrays, cached, content_hash
 
 Announce = Callable[[str], None]  # told in one line what comes next
 
-PARTITIONERS = ("kaminpar", "metis", "random")
-PACKAGES = {"kaminpar": "kaminpar", "metis": "pymetis", "random": "numpy"}  # whose release decides the parts
+PARTITIONERS = ("kaminpar", "metis", "ldg", "random")
+PACKAGES = {
+    "kaminpar": "kaminpar",
+    "metis": "pymetis",
+    "ldg": "numpy",
+    "random": "numpy",
+}  # whose release decides the parts
 REVISION = "1"  # of `partition` itself: raise it with a change that gives other parts, and stored ones are left behind
+CHUNK = 2**22  # edges that are looked at, or written, together
+LARGE = 2**26  # edges beyond which LDG reads those of a directed graph as they are
+BYTES_PER_EDGE, BYTES_PER_NODE = 12, 32  # that KaMinPar takes (2.4M nodes, 120M directed edges: 1.3 GB)
 TOTAL_WEIGHT = 2**30  # METIS adds edge weights in its index type, which may have 32 bits
 
 
@@ -56,7 +65,9 @@ def partition(
         edge_index: (2, E) integers, any direction.
         num_nodes: number of nodes n.
         parts: number of parts, 1 to n.
-        method: "kaminpar" (fast preset), "metis", or "random" (uniform, sizes within 1, edges ignored).
+        method: "kaminpar" (fast preset), "metis", "ldg" (in little memory, see `streaming`; of a large graph whose
+            edges are sorted by target, only those that come in count), or "random" (uniform, sizes within 1, edges
+            ignored).
         edge_weight: (E,) finite; its absolute values count, since a negative weight joins two nodes, too.
         seed: non-negative seed of the partitioner.
         progress: receives a line of text before each stage.
@@ -112,13 +123,32 @@ def _cut(
         return contiguous[np.random.default_rng(seed).permutation(num_nodes)]
     if parts == 1 or parts == num_nodes:
         return contiguous
-    announce(f"merging {edges.shape[1]:,} edges into an undirected graph")
-    graph = _undirected(edges, num_nodes, weight=weight)
-    if graph.nnz == 0:
+    graph = sorted_pairs(edges, num_nodes, directed=method == "ldg" and edges.shape[1] > LARGE)
+    if weight is not None or graph is None:
+        announce(f"merging {edges.shape[1]:,} edges into an undirected graph")
+        graph = _undirected(edges, num_nodes, weight=weight)
+    if len(graph.ids) == 0:
         announce("no edges to cut: contiguous parts")
         return contiguous
     announce(f"partitioning {num_nodes:,} nodes into {parts:,} parts with {method}")
-    return (_cut_with_metis if method == "metis" else _cut_with_kaminpar)(graph, parts, seed=seed % 2**31)
+    if method == "ldg":
+        return stream(graph, parts=parts, seed=seed)
+    if method == "metis":
+        return _cut_with_metis(graph, parts, seed=seed % 2**31)
+    with tempfile.TemporaryDirectory(prefix="topoff-") as folder:
+        file = Path(folder) / "graph.parhip"
+        _write_parhip(graph, file)
+        del graph  # KaMinPar has its own
+        return _cut_with_kaminpar(file, parts, seed=seed % 2**31)
+
+
+def memory_needed(edges: int, num_nodes: int) -> int:
+    """Estimate the bytes that KaMinPar takes, for the graph and for its own work.
+
+    >>> memory_needed(120_000_000, 2_400_000) // 10**8
+    15
+    """
+    return BYTES_PER_EDGE * edges + BYTES_PER_NODE * num_nodes
 
 
 def check_method(method: str) -> None:
@@ -163,50 +193,53 @@ def _check_graph(edge_index: Tensor, num_nodes: int, *, edge_weight: Tensor | No
         )
 
 
-def _undirected(edges: Ints, num_nodes: int, *, weight: Floats | None) -> Any:
-    """Build the symmetric CSR matrix without diagonal; integer weights, all 1 where they are all equal."""
+def _undirected(edges: Ints, num_nodes: int, *, weight: Floats | None) -> Pairs:
+    """Merge edges into pairs; integer weights, none where they are all equal."""
     from scipy.sparse import coo_array
 
-    source, target = edges
-    weight = np.ones(len(source)) if weight is None else weight
-    keep = (source != target) & (weight > 0)
-    directed = coo_array((weight[keep], (source[keep], target[keep])), shape=(num_nodes, num_nodes)).tocsr()
-    graph = (directed + directed.T).tocsr()
+    index = np.int32 if max(num_nodes, edges.shape[1]) < 2**31 else np.int64
+    source, target = edges[0].astype(index, copy=False), edges[1].astype(index, copy=False)
+    value = np.ones(len(source), dtype=np.int32) if weight is None else weight
+    keep = (source != target) & (value > 0)
+    if not keep.all():
+        source, target, value = source[keep], target[keep], value[keep]
+    graph = coo_array((value, (target, source)), shape=(num_nodes, num_nodes)).tocsr()
+    back = graph.T.tocsr()
+    if not all(np.array_equal(getattr(graph, name), getattr(back, name)) for name in ("indptr", "indices", "data")):
+        graph = (graph + back).tocsr()  # else both directions are there, and twice the weight is as good as once
+    del back
     graph.sort_indices()
-    graph.data = _whole(graph.data)
-    return graph
+    whole = _whole(graph.data)
+    return Pairs(graph.indptr, graph.indices, whole if len(whole) and whole.max() > 1 else None)
 
 
 def _whole(weight: Floats) -> Ints:
     """Scale positive weights to positive integers: 1 if all are equal, else a mean of 1000 within TOTAL_WEIGHT."""
     if not len(weight) or weight.min() == weight.max():
-        return np.ones(len(weight), dtype=np.int64)
+        return np.broadcast_to(np.ones(1, dtype=np.int64), weight.shape)  # which takes no memory
     if weight.sum() <= TOTAL_WEIGHT and bool((weight == np.rint(weight)).all()):
         return weight.astype(np.int64)
     share = weight / weight.sum()  # first to shares: a product of large weights and scale could overflow
     return np.asarray(np.rint(np.maximum(1.0, share * min(1000 * len(weight), TOTAL_WEIGHT))), np.int64)
 
 
-def _cut_with_metis(graph: Any, parts: int, *, seed: int) -> Ints:
+def _cut_with_metis(graph: Pairs, parts: int, *, seed: int) -> Ints:
     """Run METIS."""
     import pymetis
 
     index = pymetis.zero_copy_dtype()
-    adjacency = pymetis.CSRAdjacency(graph.indptr.astype(index), graph.indices.astype(index))
-    weight = None if graph.data.max() == 1 else graph.data.astype(index)
+    adjacency = pymetis.CSRAdjacency(graph.offsets.astype(index), graph.ids.astype(index))
+    weight = None if graph.weight is None else graph.weight.astype(index)
     found = pymetis.part_graph(parts, adjacency, eweights=weight, options=pymetis.Options(seed=seed))
     return np.array(found.vertex_part, dtype=np.int64)
 
 
-def _cut_with_kaminpar(graph: Any, parts: int, *, seed: int) -> Ints:
+def _cut_with_kaminpar(file: Path, parts: int, *, seed: int) -> Ints:
     """Run KaMinPar on one thread: more are neither deterministic nor, as measured, faster."""
     import kaminpar
 
     before = kaminpar.seed()
-    with tempfile.TemporaryDirectory(prefix="topoff-") as folder:
-        file = Path(folder) / "graph.parhip"
-        _write_parhip(graph, file)
-        loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
+    loaded = kaminpar.load_graph(str(file), kaminpar.GraphFileFormat.PARHIP)
     try:
         kaminpar.reseed(seed)
         found = kaminpar.KaMinPar(1, kaminpar.fast_context()).compute_partition(loaded, parts, 0.03)
@@ -215,20 +248,20 @@ def _cut_with_kaminpar(graph: Any, parts: int, *, seed: int) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def _write_parhip(graph: Any, file: Path) -> None:
+def _write_parhip(graph: Pairs, file: Path) -> None:
     """Write the ParHIP binary format, the only one besides text that KaMinPar's Python package reads.
 
     Header of three 64-bit words (flags, nodes, directed edges); n+1 64-bit byte offsets from the start of the file;
     32-bit neighbours; 32-bit edge weights. A set flag says what is absent (1 edge weights, 2 node weights) or has only
     32 bits (8 node ids, 32 edge weights).
     """
-    weighted = graph.data.max() > 1
-    flags = (0 if weighted else 1) | 2 | 8 | 32
-    nodes = graph.shape[0]
+    nodes, pairs = len(graph.offsets) - 1, len(graph.ids)
+    flags = (1 if graph.weight is None else 0) | 2 | 8 | 32
     first = 8 * (3 + nodes + 1)
     with file.open("wb") as out:
-        out.write(np.array([flags, nodes, graph.nnz], dtype="<u8").tobytes())
-        out.write((first + 4 * graph.indptr.astype("<u8")).tobytes())
-        out.write(graph.indices.astype("<u4").tobytes())
-        if weighted:
-            out.write(graph.data.astype("<u4").tobytes())
+        out.write(np.array([flags, nodes, pairs], dtype="<u8").tobytes())
+        for start in range(0, nodes + 1, CHUNK):
+            out.write((first + 4 * graph.offsets[start : start + CHUNK].astype("<u8")).tobytes())
+        for values in (graph.ids, *(() if graph.weight is None else (graph.weight,))):
+            for start in range(0, pairs, CHUNK):
+                out.write(values[start : start + CHUNK].astype("<u4").tobytes())

@@ -36,6 +36,7 @@ from topoff.cli.stopping import interrupt, stopping
 from topoff.cli.usage import UsageError, Verb, check_words, usage_sentence
 from topoff.machine.memory import free_memory, keep_freed_memory, readable
 from topoff.machine.notices import hearing
+from topoff.machine.ranks import LostError
 from topoff.machine.user_code import is_out_of_memory, told, user_code
 
 MISTAKES = (ValueError, TypeError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError)
@@ -153,6 +154,8 @@ def _sentence(error: Exception) -> tuple[str, int]:
         reason = "a file is where a folder is needed" if blocked else str(error.strerror).lower()
         locked = os.path.exists(error.filename) and not os.access(error.filename, os.R_OK)
         return f"Cannot {'read' if locked else 'write'} {error.filename}: {reason}. Choose another path.", 2
+    if isinstance(error, LostError):
+        return str(error), 1
     if isinstance(error, UsageError):
         return usage_sentence(error, sys.argv[1:]), 2
     if isinstance(error, UnicodeError):  # its own text names neither file nor remedy
@@ -176,6 +179,7 @@ def _warn(text: str) -> None:
 
 def _say(text: str, code: int) -> int:
     """Print one line on stderr, if there is one; return the exit code."""
+    rank = os.environ.get("RANK") if os.environ.get("WORLD_SIZE", "1") != "1" else None
     with suppress(OSError):
-        typer.echo(f"topoff: {one_line(text)}", err=True)
+        typer.echo(f"topoff{f' (rank {rank})' if rank else ''}: {one_line(text)}", err=True)
     return code

@@ -26,13 +26,16 @@ UNSET = {  # what a setting is that nobody gives, where it is not chosen from th
     "outer_decay": "as --weight-decay",
     "regroup": "the method's own",
     "offset": "with estimator ridge and a refresh",
+    "memory": "what is free",
     "fanout": "the method's own",
     "mix": "the method's own",
+    "accumulate": "as many as there are processes",
     "epochs": f"{EPOCHS}, without --seconds",
     **dict.fromkeys(("root", "parts", "inits", "seconds")),
 }
 _DATASET = typer.Argument(
-    help="'wordnet', the name of a PyG dataset, an .npz file, or a folder (also of tables). ./Cora is always a path, "
+    help="'wordnet', the name of a published graph (Cora, Reddit, ogbn-arxiv, ...; its raw files are looked for in "
+    "--root), an .npz file, or a folder (of tables, or a store). ./Cora is always a path, "
     "name:Cora always the dataset."
 )
 # what means the same in every verb
@@ -46,7 +49,9 @@ SplitSeed = Annotated[
     int, typer.Option(help="Random seed of the split, if the dataset has none.", min=0, max=LARGEST_SEED)
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
-Root = Annotated[str | None, typer.Option(help="Folder with the raw files of PyG datasets.")]
+Root = Annotated[
+    str | None, typer.Option(help="Folder with raw files of published graphs, as PyG and OGB lay them out.")
+]
 Trust = Annotated[
     bool,
     typer.Option(

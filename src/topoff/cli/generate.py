@@ -109,20 +109,16 @@ def _recipe(preset: str | None, scale: float, given: dict[str, Any]) -> Recipe:
     >>> _recipe("arxiv", 0.1, {"classes": 5}).classes
     5
     """
-    from topoff.data.recipe import PRESETS, Recipe, scaled
+    from topoff.data.recipe import PRESETS, Recipe, named, scaled
 
     if preset is None and "nodes" not in given:
         known = ", ".join(PRESETS)
         raise ValueError(f"Expected a preset or --nodes (got neither); name one of {known}, or give --nodes.")
-    if preset is not None and preset not in PRESETS:
-        near = {name.lower(): name for name in PRESETS}.get(preset.lower())
-        remedy = f"did you mean {near}?" if near else f"the presets are {', '.join(PRESETS)}."
-        raise ValueError(f"Expected the name of a preset (got '{preset}'); {remedy}")
     if given.get("exponent") == 0:
         given["exponent"] = None
     if preset is None:
         return scaled(Recipe(**({"edges": 20 * given["nodes"]} | given)), scale)
-    return replace(scaled(PRESETS[preset], scale), **given)
+    return replace(scaled(named(preset), scale), **given)
 
 
 def _shares(split: str | None) -> tuple[float, float, float] | None:

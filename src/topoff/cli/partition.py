@@ -31,7 +31,7 @@ def partition(
     root: Root = None,
     trust: Trust = False,
     parts: Annotated[int, typer.Option(help="Number of parts, at most one per node.", min=1)] = 100,
-    method: Annotated[str, typer.Option(help="kaminpar, metis or random.")] = "kaminpar",
+    method: Annotated[str, typer.Option(help="kaminpar, metis, ldg (in little memory) or random.")] = "kaminpar",
     out: Annotated[
         str,
         typer.Option(help=".npz with 'parts' (and 'node_ids' where known), or .csv with the columns node and part."),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topoff.cli.format import duration, graph_name, harmless, percent
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import readable
+from topoff.machine.notices import hearing
 from topoff.training.config import EPOCHS
 
 if TYPE_CHECKING:
@@ -37,9 +39,14 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     return Harmless(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
 
 
-def working(what: str, *, quiet: bool) -> Status:
-    """Turn a spinner beside a few words on a terminal, until the work inside is done; show nothing elsewhere."""
-    return console(stderr=True, quiet=quiet).status(what)
+@contextmanager
+def working(what: str, *, quiet: bool) -> Iterator[Status]:
+    """Turn a spinner beside a few words on a terminal, until the work inside is done; show nothing elsewhere.
+
+    Notices take the place of the words.
+    """
+    with console(stderr=True, quiet=quiet).status(what) as status, hearing(status.update):
+        yield status
 
 
 def print_lines(lines: Sequence[str], *, to: Console | None = None) -> None:
@@ -101,11 +108,26 @@ def print_result(result: dict[str, Any], folder: Path, page: Path) -> None:
         "peak memory": "-" if peak is None else readable(peak * 2**20),
         "parameters": f"{result['parameters']:,}",
     }
+    rows |= _traffic(result)
     if "seeds" in result:
         rows["seeds"] = ", ".join(map(str, result["seeds"]))
     graph = graph_name(result["dataset"], result.get("stand_in"))
     print_pairs(f"{graph}: {result['model']}, {result['method']}", rows)
     print_lines([f"run: {folder}   report: {page}"])
+
+
+def _traffic(result: Mapping[str, Any]) -> dict[str, str]:
+    """Say what passed between processes, beside what other methods would send; nothing where there was one."""
+    if not result.get("processes"):
+        return {}
+    rivals = result["rivals_bytes_per_epoch"] or {}
+    others = "".join(f"; {name} would send {readable(number)}" for name, number in rivals.items())
+    refresh = result["bytes_per_refresh"]
+    return {
+        "processes": str(result["processes"]),
+        "sent per epoch": f"{readable(result['bytes_per_epoch'])}{others}",
+        "sent per refresh": "-" if refresh is None else readable(refresh),
+    }
 
 
 def _spread(value: Any, *, metric: str = "accuracy") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,13 +25,15 @@ from topoff.cli.flags import (
     quoted,
     refuse_two_seeds,
 )
-from topoff.machine.lock import locked
-from topoff.training.config import Config, difference, make_config
-from topoff.training.new_run import has_trained, new_run, put_back
+from topoff.machine.ranks import LostError, Ranks, joined
+from topoff.training.config import Config, make_config
+from topoff.training.followers import check_shareable, give_orders
+from topoff.training.new_run import has_trained
 from topoff.training.records import Result
-from topoff.training.run_folder import PACE, RunFolder
+from topoff.training.run_folder import RunFolder
 from topoff.training.trust import is_foreign, refuse_foreign
 from topoff.training.words import parse_seeds, parse_settings
+from topoff.training.work import Work, begun_folders, new_work, repeated_work
 
 EXAMPLES = """Examples:
 
@@ -73,31 +75,35 @@ def train(
     given = given_settings(config, dataset, settings, parse_settings(setting or []))
     allowed: dict[str, Any] = {"named": named_model(given), "trust": trust, "command": command()}
     refuse_two_seeds(seeds, *given[2:])
-    records: dict[Path, bytes] = {}
-    if resume is not None:
-        others = {"--out": out, "--seeds": seeds, "--overwrite": overwrite or None, "--repeat": repeat}
-        top, folders = resume, _begun(resume, given, others, allowed=allowed, flag="--resume")
-    elif repeat is not None:
-        begun = _begun(repeat, given, {"--seeds": seeds}, allowed=allowed, flag="--repeat")
-        places = [(folder.path.relative_to(repeat), config) for folder, config in begun]
-        records = {place / PACE: _record(repeat / place) for place, _ in places}
-        top = out or new_folder(begun[0][1].dataset, begun[0][1].model, begun[0][1].method)
-        folders = [(RunFolder(top / place), config) for place, config in places]
-    else:
-        base = make_config(*given)
-        refuse_foreign(base.model, origin=config, **allowed)
-        _warn_of_unused(base, given)
-        top = out or new_folder(base.dataset, base.model, base.method)
-        folders = _planned(base, top, seeds=None if seeds is None else parse_seeds(seeds))
-    if dry_run:
-        _explain(folders[0][1], as_json=as_json, trust=trust)
-        return
-    seeds_of = {folder.path.relative_to(top): config for folder, config in folders}
-    held = locked(top, *(folder.path for folder, _ in folders)) if resume else None
-    with held or new_run(top, seeds_of, records=records, command=command(), overwrite=overwrite):
-        _train(top, folders, tensorboard=tensorboard, as_json=as_json, quiet=quiet, trust=trust)
-    if repeat is not None:
-        _compare_weights(repeat, top, records)
+    others = {"--out": out, "--seeds": seeds, "--overwrite": overwrite or None, "--repeat": repeat}
+    with joined() as ranks:
+        if ranks.size > 1 and resume is repeat is None:  # in all of them, which then say the same
+            check_shareable(make_config(*given), processes=ranks.size)
+        if not ranks.is_first:
+            _follow(ranks, trust=trust)
+            return
+        again = ranks.size > 1 and resume is repeat is None and _is_ours(out, overwrite=overwrite)
+        if resume is not None or again:  # torchrun starts the same command again where a process was lost
+            given, others = ([{}] * 4, {}) if again else (given, others)
+            top = Path(resume or out or "")
+            work = Work(top, begun_folders(top, given, others, allowed=allowed))
+        elif repeat is not None:
+            begun = begun_folders(repeat, given, {"--seeds": seeds}, allowed=allowed, flag="--repeat")
+            work = repeated_work(begun, repeat=repeat, top=out or _named(begun[0][1]))
+        else:
+            base = make_config(*given)
+            refuse_foreign(base.model, origin=config, **allowed)
+            _warn_of_unused(base, given)
+            work = new_work(base, out or _named(base), seeds=None if seeds is None else parse_seeds(seeds))
+        if dry_run:
+            _explain(work.folders[0][1], as_json=as_json, trust=trust)
+        else:
+            held = work.held(command(), overwrite=overwrite, new=resume is None and not again)
+            with held:
+                _train(work, ranks, tensorboard=tensorboard, as_json=as_json, quiet=quiet, trust=trust)
+        give_orders(ranks, None)
+    if repeat is not None and not dry_run:
+        _compare_weights(repeat, work.top, work.records)
 
 
 def _warn_of_unused(config: Config, given: list[dict[str, Any]]) -> None:
@@ -108,60 +114,34 @@ def _warn_of_unused(config: Config, given: list[dict[str, Any]]) -> None:
         warnings.warn(f"{reason}; leave it out.", stacklevel=2)
 
 
-Planned = list[tuple[RunFolder, Config]]
+def _named(config: Config) -> Path:
+    """Name the folder of a run that was given none."""
+    return new_folder(config.dataset, config.model, config.method)
 
 
-def _planned(base: Config, top: Path, *, seeds: list[int] | None) -> Planned:
-    """List the folders and settings of a new run: the folder itself, or one per seed inside it."""
-    if seeds is None or len(seeds) == 1:
-        return [(RunFolder(top), make_config(vars(base), {"seed": seeds[0]} if seeds else {}))]
-    return [(RunFolder(top / f"seed-{seed}"), make_config(vars(base), {"seed": seed})) for seed in seeds]
+def _is_ours(out: Path | None, *, overwrite: bool) -> bool:
+    """Whether a folder holds a run of this very command, which goes on.
 
-
-def _begun(
-    top: Path, given: list[dict[str, Any]], others: dict[str, Any], *, allowed: dict[str, Any], flag: str
-) -> Planned:
-    """List the folders and settings of a run that is resumed or repeated; refuse settings that differ from its own.
-
-    Raises:
-        ValueError: a flag asks for something else than the run began with; the difference is shown.
+    One that is to be overwritten is so once; when torchrun starts its processes again, what they have trained stays.
     """
-    put_back(top)
-    RunFolder(top).must_exist()
-    why = "a run is resumed in its own folder" if flag == "--resume" else "a run is repeated as it was"
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(f"Expected {flag} without {name} (got {value}): {why}.")
-    seeds = [path for path in top.glob("seed-*") if re.fullmatch("seed-[0-9]+", path.name)]
-    paths = sorted(seeds, key=lambda path: (len(path.name), path.name)) or [top]  # seed-2 before seed-10
-    folders = []
-    for path in paths:
-        settings = RunFolder(path).settings()
-        keys, config = settings.keys, settings.config
-        asked = [{key: value for key, value in layer.items() if key != "seed" or len(paths) == 1} for layer in given]
-        changed = difference(config, make_config(keys, *asked))
-        if changed:
-            raise ValueError(
-                f"Expected {flag} to keep the settings of {top} (got {'; '.join(changed)}); leave them out, or "
-                "start a new run."
-            )
-        refuse_foreign(config.model, origin=path / "config.toml", **allowed)
-        folders.append((RunFolder(path), config))
-    return folders
+    if out is None or not (out / "config.toml").is_file() or RunFolder(out).settings().command != command():
+        return False
+    return not overwrite or (os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and has_trained(out))
 
 
-def _record(run: Path) -> bytes:
-    """Read the steps that a run by seconds has taken.
+def _follow(ranks: Ranks, *, trust: bool) -> None:
+    """Train with the first process, and say nothing."""
+    from topoff.cli.progress import Interruption
+    from topoff.training.seed import follow
 
-    Raises:
-        ValueError: it has left none.
-    """
-    if not (run / PACE).is_file():
-        raise ValueError(
-            f"Expected --repeat to name a run that --seconds ended (got {run} without {PACE}); one by epochs is "
-            f"repeated with --config {run / 'config.toml'}, an unfinished one is first to be resumed."
-        )
-    return (run / PACE).read_bytes()
+    warnings.simplefilter("ignore")  # the first process says the same
+    interruption, training = Interruption(quiet=True), True
+    while training:
+        try:
+            with interruption:
+                training = follow(ranks, listener=interruption, trust=trust) is not None
+        except KeyboardInterrupt:
+            raise typer.Exit(1) from None
 
 
 def _compare_weights(old: Path, new: Path, places: Iterable[Path]) -> None:
@@ -192,7 +172,7 @@ def _explain(config: Config, *, as_json: bool, trust: bool) -> None:
         print_plan(setup.config, setup.choices, cost, task=setup.task, data=setup.data)
 
 
-def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, quiet: bool, trust: bool) -> None:
+def _train(work: Work, ranks: Ranks, *, tensorboard: bool, as_json: bool, quiet: bool, trust: bool) -> None:
     """Train the seeds of a run, one after the other; print its result, of several seeds their mean and spread."""
     from topoff.cli.progress import Display, Interruption, TensorBoard
     from topoff.cli.summaries import print_result
@@ -200,7 +180,7 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
     from topoff.training.records import summarize
     from topoff.training.seed import train_seed
 
-    model = folders[0][1].model
+    top, folders, model = work.top, work.folders, work.folders[0][1].model
     known = " --trust" if trust else f" --model {quoted(model)}" if is_foreign(model) else ""
     again = f"Stopped; resume with: topoff train --resume {quoted(top)}{known}"
     interruption = Interruption(quiet=quiet)
@@ -212,9 +192,13 @@ def _train(top: Path, folders: Planned, *, tensorboard: bool, as_json: bool, qui
             display = Display(config.epochs, quiet=quiet, choices=not as_json, others=[interruption, *board])
             try:
                 with display, interruption:
-                    train_seed(config, folder, listener=display, trust=trust)
+                    train_seed(config, folder, listener=display, trust=trust, ranks=ranks)
             except KeyboardInterrupt as stop:
                 raise KeyboardInterrupt(again if has_trained(top) else "") from stop
+            except LostError as lost:
+                raise LostError(
+                    f"{str(lost).rstrip('.')}; the same command with --out {quoted(top)} goes on."
+                ) from lost
     results = [_result(folder) for folder, _ in folders]
     result = results[0].json()
     if len(results) > 1:

@@ -5,28 +5,29 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from topoff.compensation.certificate import Residual
 from topoff.compensation.embeddings import embed, random_network, unreset_parameter
-from topoff.compensation.factors import share_outside
+from topoff.compensation.factors import message_row, share_outside, work_row
 from topoff.compensation.loader import Loader
 from topoff.compensation.principal import Principal
-from topoff.compensation.refresh import Refreshing
+from topoff.compensation.refresh import SCARCE, Refreshing, price_of
 from topoff.forward.arguments import call_text
 from topoff.forward.call import Call, evaluating, plain
-from topoff.forward.exact import Remember, exact
+from topoff.forward.exact import exact
 from topoff.forward.fingerprint import described, fingerprint
+from topoff.forward.lockstep import Lockstep, Remember
+from topoff.forward.share import SharedLockstep
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
-WORK = 0.8  # of a refresh, relative to steps on the same rows (measured on WordNet)
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
 
 
@@ -44,6 +45,7 @@ class Basis:
         call: how to call the model on a batch, where names do not suffice.
 
     >>> import torch
+    >>> from torch_geometric.data import Data
     >>> from torch_geometric.nn import GCN
     >>> from topoff import TOP, load
     >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
@@ -77,6 +79,7 @@ class Basis:
         self.tolerance, self.seed, self.held_out, self.offset, self.call = tolerance, seed, held_out, offset, call
         self.first = True  # it was never refreshed
         self.checks = 0  # against the plain forward
+        self._last: str | None = None  # the place of the forward whose input is the last that a basis is made of
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
 
     def fit(self, networks: Sequence[nn.Module], *, cache: bool = False) -> None:
@@ -86,28 +89,41 @@ class Basis:
         the model, or a `call` has a meaning that no name can hold.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
-        self.refreshing.begin(price=self._price(), outside=self._outside())
+        graph, counted = self.loader.graph, self._counted()
+        price = price_of(*counted, nodes=graph.num_nodes, edges=graph.data.edge_index.size(1))
+        self.refreshing.begin(price=price, outside=self._outside(), scarce=graph.num_nodes > SCARCE * counted[0])
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
-        if cache and self.compensator.rank and fixed and not self.offset and self.call is None:
+        alone = self.loader.ranks.size == 1
+        if cache and self.compensator.rank and fixed and not self.offset and self.call is None and alone:
             key = f"compensation-{self._fingerprint(networks)}"
             self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:
             self._fit(networks)
 
     def _fit(self, networks: Sequence[nn.Module]) -> Loader:
-        principal, exact = self.compensator.start(self.loader.graph, self.loader.plan), dict[str, Tensor]()
+        principal, exact = self._start(), dict[str, Tensor]()
         for done, network in enumerate(networks if self.compensates else ()):
             self.loader.tell("basic embeddings", done, len(networks))
             keep = [exact.__setitem__] if self.offset and done == 0 else []
-            self.embed(network, _to(_added(principal), *keep), current=done == 0)
+            self.embed(network, self._seen(_added(principal), *keep), current=done == 0)
         self.compensator.finish(principal)
         self.loader.compensate(exact)
         self._let_go()
         return self.loader
 
+    def _start(self) -> Principal:
+        """Begin a basis; of few nodes in batches, of what these see."""
+        loader = self.loader
+        return self.compensator.start(loader.graph, loader.plan, sight=loader.sight(), share=loader.share())
+
+    def _seen(self, *sinks: Remember) -> Remember:
+        """Return what hands over what the batches see of rows, or all of them."""
+        sight, give = self.compensator.sight, _to(*sinks)
+        return give if sight is None else lambda place, rows: give(place, sight.of(rows))
+
     def _let_go(self) -> None:
         """Let go of what only batches that are cut anew would read: the basis itself, and A X."""
-        if self.loader.sets.covers and not self.loader.sets.regroup:
+        if (self.loader.sets.covers or self.compensator.sight) and not self.loader.sets.regroup:
             self.compensator.let_go()
             self.loader.graph.let_go()
 
@@ -116,34 +132,38 @@ class Basis:
         """Whether anything is to be compensated."""
         return self.offset or self.compensator.rank != 0
 
-    def _price(self) -> float:
-        """Estimate what a refresh costs, in epochs: the rows of the graph against those that an epoch trains on.
-
-        By counting, for seconds would make a run another one on every machine.
-        """
-        batches = self.loader.batches()
-        trained = sum(len(each.n_id) for each in batches if "train_mask" not in each or bool(each.train_mask.any()))
-        return WORK * self.loader.graph.num_nodes / max(1, trained)
+    def _counted(self) -> list[float]:
+        """Count the rows of the batches that are trained on, and their messages from inside and from outside."""
+        return [
+            sum(column) for column in zip(*self.loader.pooled(list(map(work_row, self.loader.batches()))), strict=True)
+        ]
 
     def _outside(self) -> float:
         """Return the share of the messages that comes from outside the batches."""
-        return share_outside(batch.supplement.structure for batch in self.loader.batches())
+        structures = [batch.supplement.structure for batch in self.loader.batches()]
+        if self.loader.ranks.size == 1:
+            return share_outside(structures)
+        outside, inside = map(sum, zip(*self.loader.pooled([message_row(each) for each in structures]), strict=True))
+        return float(outside / (outside + inside)) if outside else 0.0
 
     def due(self) -> bool:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
         kept = self.compensator.rank_ > 0 or self.offset or (self.compensates and self.loader.plan.normalizes)
         return kept and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
 
-    def refresh(self) -> Any:
-        """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out)."""
+    def refresh(self, *, output: bool = True) -> Any:
+        """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out).
+
+        Without `output`, what lies behind the last propagation is not computed, and nothing returned.
+        """
         age = self.loader.position.epoch - self.fitted_at
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
         if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
-        residual, principal = self.loader.residual(), self.compensator.start(self.loader.graph, self.loader.plan)
-        exact: dict[str, Tensor] = {}
+        residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        out = self.embed(self.model, _to(residual.add, _added(principal), *keep), current=True)
+        last = None if output or self.loader.plan.normalizes else self._last
+        out = self.embed(self.model, _to(residual.add, self._seen(_added(principal), *keep)), current=True, last=last)
         self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
@@ -156,7 +176,7 @@ class Basis:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
         if not self.compensator.rank_:  # nothing is compensated but by offsets, or nothing needs to be
             missed = 1.0 if self.compensator.rank == 0 else 0.0
-            self._certificates = missed, [missed] * len(self.loader.batches())
+            self._certificates = missed, [missed] * self.loader.count
             return missed
         if network is None:
             random = self.held_out and unreset_parameter(self.model) is None
@@ -174,6 +194,7 @@ class Basis:
 
     def _take(self, residual: Residual) -> float:
         """Keep the certificates, and warn of a bad one."""
+        residual.pool(self.loader.pooled)
         pooled = residual.pooled()
         self._certificates = pooled, residual.per_batch()
         if pooled > self.tolerance:
@@ -189,20 +210,26 @@ class Basis:
     def exact(self) -> Any:
         """Return the exact output for every node, in eval mode; (n, out)."""
         self._recheck(self.model)
-        loader = self.loader
-        return exact(self.model, loader.graph, self._pieces(), plan=loader.plan, call=self.call)
+        loader, pieces = self.loader, self.loader.pieces()
+        return exact(self.model, loader.graph, pieces, plan=loader.plan, call=self.call, lockstep=self._lockstep())
 
-    def embed(self, network: nn.Module, collect: Remember, *, current: bool = False) -> Any:
+    def embed(self, network: nn.Module, collect: Remember, *, current: bool = False, last: str | None = None) -> Any:
         """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out).
 
-        Of the `current` weights, norms over all nodes remember what they see.
+        Of the `current` weights, norms over all nodes remember what they see. With the `last` place it ends.
         """
+
+        def noting(place: str, rows: Tensor) -> None:
+            """Hand over, and note which place comes last."""
+            self._last = place
+            collect(place, rows)
+
         if current or network is self.model:
             self._recheck(network)
         loader = self.loader
         kept = loader.plan.moments if current and self.refreshing.interval else None
-        given: dict[str, Any] = {"plan": loader.plan, "collect": collect, "call": self.call}
-        return embed(network, loader.graph, self._pieces(), moments=kept, **given)
+        given: dict[str, Any] = {"plan": loader.plan, "collect": noting, "call": self.call, "last": last}
+        return embed(network, loader.graph, loader.pieces(), moments=kept, lockstep=self._lockstep(), **given)
 
     def _recheck(self, network: nn.Module) -> None:
         """Compare exact batches with the plain forward on another piece than before."""
@@ -211,10 +238,10 @@ class Basis:
             check_same_convs(network, self.loader.plan)
         recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
 
-    def _pieces(self) -> list[Data]:
-        """Return batches that hold every node once: those at hand where they do."""
-        sets = self.loader.sets
-        return self.loader.batches() if sets.covers else [self.loader.graph.induced(nodes) for nodes in sets.cover()]
+    def _lockstep(self) -> Callable[..., Lockstep] | None:
+        """Return what runs the batches of several processes in step; None where this one is alone."""
+        share = self.loader.share()
+        return None if share is None else partial(SharedLockstep, share=share)
 
     # ---- resuming
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,20 @@ def describe_batch(batch: Data, certificate: float) -> BatchReport:
     return BatchReport(structure.nodes.numel(), max(rows, default=0), rank, condition, certificate)
 
 
+def as_row(report: BatchReport) -> list[float]:
+    """Return the numbers of a report.
+
+    >>> report_of(as_row(BatchReport(3, 2, 1, 1.5, 0.25)))
+    BatchReport(nodes=3, boundary=2, rank=1, condition=1.5, certificate=0.25)
+    """
+    return list(astuple(report))
+
+
+def report_of(row: list[float]) -> BatchReport:
+    """Undo `as_row`."""
+    return BatchReport(*(int(number) for number in row[:3]), *row[3:])
+
+
 class Residual:
     """Account for ||A[B,C] H_C - estimate|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
 
@@ -47,11 +62,15 @@ class Residual:
     def add(self, place: str, rows: Tensor) -> None:
         """Add the embeddings (n, d) that a propagation reads; of wide ones, every so many of their columns."""
         step = max(1, rows.size(1) // COLUMNS)
-        rows = rows[:, ::step].contiguous()
+        rows = rows[:, ::step]  # a view: only what batches read is taken out of it
         rows, ways = rows.to(full_type(rows.dtype)), ways_of(place, self._plan)
         known = place if self._offsets else ""
         for row, (structure, compensation) in enumerate(self._pairs):
             self._sums[row] += compensation.residual(structure, ways, rows, place=known, step=step)
+
+    def pool(self, over: Callable[[list[list[float]]], list[list[float]]]) -> None:
+        """Take the sums of the batches of all processes instead of those at hand."""
+        self._sums = np.array(over(self._sums.tolist()))
 
     def pooled(self) -> float:
         """Return the certificate over all batches."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.forward.call import Call, plain
-from topoff.forward.exact import Remember, exact
+from topoff.forward.exact import exact
+from topoff.forward.lockstep import Lockstep, Remember
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Graph
@@ -19,17 +21,20 @@ from topoff.graph.graph import Graph
 def embed(
     model: nn.Module,
     graph: Graph,
-    batches: Sequence[Data],
+    batches: Sequence[Data] | Sequence[Tensor],
     *,
     plan: Plan,
     collect: Remember,
     call: Call | None = None,
     moments: dict[str, Moments] | None = None,
+    last: str | None = None,
+    lockstep: Callable[..., Lockstep] | None = None,
 ) -> Tensor:
     """Run exact inference, hand the (n, d) input of every propagation to `collect`, and return the output (n, out).
 
     Inputs that are the raw features (or fixed propagations of them) are left out: their halo terms are known exactly.
-    `moments` is filled with what norms over all nodes see.
+    `moments` is filled with what norms over all nodes see. With the `last` place it ends, and returns None. `lockstep`
+    is for several processes, see `exact`.
     """
 
     convs = {conv.name: conv for conv in plan.convs}
@@ -40,7 +45,8 @@ def embed(
         if convs[name].path == "general" or not plan.is_constant(convs[name], int(hop)):
             collect(place, rows.reshape(rows.size(0), -1).cpu())
 
-    out: Tensor = exact(model, graph, batches, plan=plan, call=call, remember=filtered, moments=moments)
+    given: dict[str, Any] = {"call": call, "moments": moments, "last": last, "lockstep": lockstep}
+    out: Tensor = exact(model, graph, batches, plan=plan, remember=filtered, **given)
     return out
 
 
@@ -73,6 +79,11 @@ def reinitialized(model: nn.Module, seed: int) -> nn.Module:
 def random_network(model: nn.Module, number: int, *, seed: int) -> nn.Module:
     """Return one of the random initialisations that belong to a seed; 0 is the one that certificates hold out."""
     return reinitialized(model, seed * 1009 + number)
+
+
+def random_networks(model: nn.Module, count: int, *, seed: int) -> list[nn.Module]:
+    """Return the first random initialisations that belong to a seed, without the one that certificates hold out."""
+    return [random_network(model, number, seed=seed) for number in range(1, count + 1)]
 
 
 def unreset_parameter(model: nn.Module) -> str | None:

@@ -28,8 +28,11 @@ from torch import Tensor
 
 from topoff.compensation.factors import Compensation
 from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
+from topoff.compensation.sight import Sight, incoming, ways_into
 from topoff.forward.plan import Plan
+from topoff.forward.share import Share
 from topoff.forward.structure import Structure
+from topoff.graph.aggregation import Empty
 from topoff.graph.graph import Chain, Graph
 from topoff.graph.operators import full_type
 
@@ -39,13 +42,13 @@ PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
 LITTLE, MUCH = 16, 64  # rank for what changes outside batches of clusters, and where more is to be compensated
 
 
-def usual_rank(batches: str, *, offset: bool) -> int:
-    """Return the rank for a kind of batches, where the user gives none.
+def usual_rank(batches: str, *, offset: bool, few: bool = False) -> int:
+    """Return the rank for a kind of batches, where the user gives none; `few` hold few of the nodes (train_only).
 
     >>> usual_rank("kaminpar", offset=True), usual_rank("kaminpar", offset=False), usual_rank("random", offset=True)
     (16, 64, 64)
     """
-    return LITTLE if offset and batches in ("kaminpar", "metis") else MUCH
+    return LITTLE if offset and batches in ("kaminpar", "metis", "ldg") and not few else MUCH
 
 
 def has_offset(*, offset: bool | None, estimator: str, refresh: str) -> bool:
@@ -86,6 +89,7 @@ class Compensator:
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
         self.width = width
         self._features: tuple[Graph, Tensor] | None = None
+        self.sight: Sight | None = None  # what is kept of embeddings; None: all rows
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
@@ -94,12 +98,21 @@ class Compensator:
             principal.add(block)
         return self.finish(principal)
 
-    def start(self, graph: Graph, plan: Plan) -> Principal:
-        """Return an empty basis to which blocks are added one by one; end with `finish`."""
+    def start(self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None) -> Principal:
+        """Return an empty basis to which blocks are added one by one; end with `finish`.
+
+        They are embeddings of all nodes, (n, d), or what some batches see of them. Of several processes each adds the
+        rows of its `share` of the nodes.
+        """
         self.check()
-        self._graph, self._plan = graph, plan
+        if share is not None and self.estimator == "released":
+            raise ValueError(
+                "Expected estimator 'ridge' or 'paper' with several processes (got 'released', whose basis is made "
+                "orthonormal over all nodes); use one of them, or one process."
+            )
+        self._graph, self._plan, self.sight = graph, plan, sight
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
-        return Principal(width, dtype=self._dtype)
+        return Principal(width, dtype=self._dtype, share=share, empty=self._empty)
 
     @full_precision()
     def finish(self, principal: Principal) -> Compensator:
@@ -111,7 +124,7 @@ class Compensator:
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
         if self.estimator == "released":
             self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
-        received = torch.bincount(self._graph.data.edge_index[1], minlength=self._graph.num_nodes)
+        received = torch.from_numpy(self._graph.incoming().degrees)
         self._weight = (received + 1).to(self._dtype).sqrt()
         return self
 
@@ -126,13 +139,19 @@ class Compensator:
 
     @property
     def basis_(self) -> Tensor:
-        """The basis Phi; (n, m)."""
-        return torch.cat([torch.zeros(self._graph.num_nodes, 0, dtype=self._dtype), *self.blocks_], dim=1)
+        """The basis Phi; (n, m), or what batches see of it."""
+        rows = self.sight.size if self.sight else self._graph.num_nodes
+        return torch.cat([torch.zeros(rows, 0, dtype=self._dtype), *self.blocks_], dim=1)
 
     @property
     def _dtype(self) -> torch.dtype:
         """The type of basis and compensation: that of the features, float32 where they have half precision."""
-        return full_type(self._graph.data.x.dtype)
+        return full_type(self._graph.dtype)
+
+    @property
+    def _empty(self) -> Empty | None:
+        """What makes matrices of all nodes; None: memory."""
+        return None if self._graph.shelf is None else self._graph.shelf.empty
 
     @full_precision()
     def of(self, structure: Structure) -> Compensation:
@@ -154,7 +173,7 @@ class Compensator:
         it on the basis projects on the k leading right singular vectors V of the fitted messages:
         spread = T V, read = V' (F'WF + lambda I)^-1 F'W.
         """
-        F = self._rows(structure.nodes)
+        F = self._own(structure)
         weight = self._weight[structure.nodes].to(F.dtype)
         FW = F * (weight / weight.mean()).unsqueeze(1)
         messages = self._messages(structure)
@@ -176,7 +195,7 @@ class Compensator:
 
     def _paper(self, structure: Structure) -> Compensation:
         """Follow Eq. (12): a range finder per batch, k uniform anchors, a truncated pseudo-inverse."""
-        H = self._rows(structure.nodes)
+        H = self._own(structure)
         k = min(self.rank_, len(H))
         generator = self._generator(structure)
         sketch = torch.randn(H.size(1), k, generator=generator, dtype=H.dtype)
@@ -196,7 +215,7 @@ class Compensator:
 
     def _released(self, structure: Structure) -> Compensation:
         """Follow the authors' release: one global orthonormal basis Q, read = pinv(Q_S), spread = A[B,C] Q_C."""
-        Q = self._rows(structure.nodes)
+        Q = self._own(structure)
         anchors = None
         if self.anchors is not None and self.anchors < len(Q):
             order = torch.randperm(len(Q), generator=self._generator(structure))
@@ -216,19 +235,24 @@ class Compensator:
         """Return the leading directions of the propagated features, found once per graph."""
         if self._features is None or self._features[0] is not self._graph:
             features = self._graph.propagated(chain).to(self._dtype)
+            features = self.sight.of(features) if self.sight else features
             width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
-            self._features = self._graph, compress([features], width)
+            self._features = self._graph, compress([features], width, empty=self._empty)
         return self._features[1]
 
-    def _rows(self, nodes: Tensor) -> Tensor:
-        """Return Phi of some nodes; (b, m)."""
-        return torch.cat([block[nodes] for block in self.blocks_ or [self.basis_]], dim=1)
+    def _own(self, structure: Structure) -> Tensor:
+        """Return Phi of a batch's nodes; (b, m)."""
+        blocks, sight = self.blocks_ or [self.basis_], self.sight
+        rows = [block[structure.nodes] if sight is None else sight.own(structure, block) for block in blocks]
+        return torch.cat(rows, dim=1)
 
     def _messages(self, structure: Structure) -> list[Tensor]:
         """Return A[B,C] Phi_C for every operator, and Phi_C for every flow of the general path."""
-        blocks = self.blocks_ or [self.basis_]
-        linear = [torch.cat([spot.halo @ block for block in blocks], dim=1) for spot in structure.spots.values()]
-        return linear + [self._rows(near.halo) for near in structure.around.values()]
+        blocks, found = self.blocks_ or [self.basis_], []
+        for way in ways_into(structure):
+            arrive = incoming if self.sight is None else self.sight.message
+            found.append(torch.cat([arrive(structure, way, block) for block in blocks], dim=1))
+        return found
 
     def _generator(self, structure: Structure) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + int(structure.nodes.sum()) % 1_000_003)

@@ -20,17 +20,17 @@ exact at the refresh whatever the rank is. It is added before a conv's weights, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch_geometric.data import Data
 
 from topoff.compensation.principal import full_precision
+from topoff.compensation.sight import Sight, Way, incoming
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure
 from topoff.graph.operators import Movable, Operator
-
-Way = Operator | str  # how messages come in: through an operator, or on the general path through a neighbourhood
 
 
 def ways_of(place: str, plan: Plan) -> list[Way]:
@@ -45,13 +45,41 @@ def share_outside(structures: Iterable[Structure]) -> float:
     """Return the share of all messages that comes from outside the batches, by weight."""
     outside = total = 0.0
     for structure in structures:
-        for spot in structure.spots.values():
-            found, inside = (float(each.values.abs().sum()) for each in (spot.halo, spot.within))
+        for found, inside in messages_of(structure):
             outside, total = outside + found, total + found + inside
-        for near in structure.around.values():
-            outside += int((near.edge_index[0] >= len(structure.nodes)).sum())
-            total += near.edge_index.size(1)
     return outside / total if total else 0.0
+
+
+def messages_of(structure: Structure) -> Iterator[tuple[float, float]]:
+    """Yield the messages from outside and from inside a batch, by weight, for every way in."""
+    for spot in structure.spots.values():
+        yield float(spot.halo.values.abs().sum()), float(spot.within.values.abs().sum())
+    for near in structure.around.values():
+        outside = int((near.edge_index[0] >= len(structure.nodes)).sum())
+        yield outside, near.edge_index.size(1) - outside
+
+
+def work_row(batch: Data) -> list[float]:
+    """Return the rows of a batch, and how many messages come from inside and outside, those that no step takes as 0.
+
+    Of several operators, each of which has all messages, the mean counts.
+    """
+    structure: Structure = batch.supplement.structure
+    trained = "train_mask" not in batch or bool(batch.train_mask.any())
+    counts = [(spot.within.ids.numel(), spot.halo.ids.numel()) for spot in structure.spots.values()]
+    for near in structure.around.values():
+        halo = int((near.edge_index[0] >= len(structure.nodes)).sum())
+        counts.append((near.edge_index.size(1) - halo, halo))
+    inside, outside = (
+        sum(column) / max(1, len(counts)) for column in (zip(*counts, strict=True) if counts else ((), ()))
+    )
+    return [float(trained * len(structure.nodes)), trained * inside, outside]
+
+
+def message_row(structure: Structure) -> list[float]:
+    """Return the messages from outside and from inside a batch, over all ways in."""
+    found = list(messages_of(structure))
+    return [sum((outside for outside, _ in found), 0.0), sum((inside for _, inside in found), 0.0)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,13 +118,15 @@ class Compensation(Movable):
         return self.read @ (h if self.anchors is None else h[self.anchors]).to(self.read.dtype)
 
     @full_precision()
-    def add_offsets(self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor) -> None:
-        """Keep what the factors miss of the exact embeddings (n, d) that a propagation reads."""
+    def add_offsets(
+        self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor, sight: Sight | None = None
+    ) -> None:
+        """Keep what the factors miss of the exact embeddings that a propagation reads; (n, d), or what is in sight."""
         exact = exact.to(self.read.dtype)
-        summary = self.summary(exact[structure.nodes])
+        summary = self.summary(exact[structure.nodes] if sight is None else sight.own(structure, exact))
         for way in ways:
-            true, estimate = self._messages(structure, way, exact, summary)
-            self.offsets[place, way] = true.sub_(estimate)
+            true = incoming(structure, way, exact) if sight is None else sight.message(structure, way, exact)
+            self.offsets[place, way] = true - self._estimate(way, summary)
 
     @full_precision()
     def residual(
@@ -109,15 +139,13 @@ class Compensation(Movable):
         missing, whole = 0.0, 0.0
         summary = self.summary(rows[structure.nodes])
         for way in ways:
-            true, estimate = self._messages(structure, way, rows, summary)
+            true, estimate = incoming(structure, way, rows), self._estimate(way, summary)
             if (place, way) in self.offsets:
                 estimate = estimate + self.offsets[place, way][:, ::step]
             missing += float((true - estimate).square().sum())
             whole += float(true.square().sum())
         return missing, whole
 
-    def _messages(self, structure: Structure, way: Way, rows: Tensor, summary: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the true messages from outside, or rows of the halo, and what the factors make of the batch."""
-        if isinstance(way, Operator):
-            return structure.spots[way].halo @ rows, self.spread[way] @ summary
-        return rows[structure.around[way].halo], self.halo[way] @ summary
+    def _estimate(self, way: Way, summary: Tensor) -> Tensor:
+        """Return what the factors make of a batch that was read; (k, d) -> (r, d) or (c, d)."""
+        return (self.spread[way] if isinstance(way, Operator) else self.halo[way]) @ summary

@@ -91,6 +91,13 @@ def output_error(run: Forward, batches: Sequence[Data], exact: Tensor) -> tuple[
     return error.value(), outputs
 
 
+def fidelity_of(exact: Tensor, seen: Tensor) -> float:
+    """Return 1 - the relative error of the outputs that training sees, over the nodes that have one: others are NaN."""
+    known, error = ~seen.isnan().flatten(1).any(dim=1), RelativeError()
+    error.add(exact[known], seen[known])
+    return 1 - error.value()
+
+
 class LayerErrors:
     """Compare what each conv reads in the batches with what it reads exactly."""
 
@@ -115,6 +122,19 @@ class LayerErrors:
 
         return collect
 
+    def watching(self, run: Forward, handler: Any) -> Forward:
+        """Return what runs a batch and compares what its convs read; `handler` tells of it."""
+
+        def watched(batch: Data) -> Tensor:
+            """Run a batch."""
+            handler.collect = self.comparing(batch.n_id)
+            try:
+                return run(batch)
+            finally:
+                handler.collect = None
+
+        return watched
+
     def values(self) -> tuple[tuple[str, float], ...]:
         """Return (name, relative error) per layer."""
         return tuple((name, error.value()) for (name, _), error in zip(self.exact, self.errors, strict=True))
@@ -134,6 +154,14 @@ def gradient(model: nn.Module, run: Forward, batches: Sequence[Data], *, loss: L
             flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         total += torch.cat([part.reshape(-1) for part in flat]).double().cpu()
     return total
+
+
+def gradient_gap(
+    model: nn.Module, run: Forward, batches: Sequence[Data], *, whole: Data, loss: Loss
+) -> tuple[float, float]:
+    """Return the relative error of the batches' gradient against that of the whole graph, and the cosine of the two."""
+    exact, estimate = (gradient(model, run, each, loss=loss) for each in ([whole], batches))
+    return compare_gradients(estimate, exact)
 
 
 @contextmanager

@@ -12,16 +12,19 @@ from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
 from topoff.batching.overlapping_sets import SampledSets
-from topoff.batching.position import Position
+from topoff.batching.position import NOBODY, Position, in_steps
 from topoff.compensation.certificate import Residual
 from topoff.compensation.estimator import Compensator
 from topoff.compensation.factors import Compensation, ways_of
+from topoff.compensation.sight import Sight
 from topoff.forward.call import Progress
 from topoff.forward.plan import Plan
+from topoff.forward.share import Share, read_by
 from topoff.forward.structure import Structure
 from topoff.forward.subgraph import cut_batch
 from topoff.graph.graph import Graph
 from topoff.machine.cache import Arrays
+from topoff.machine.ranks import Ranks
 
 
 class Loader:
@@ -34,6 +37,9 @@ class Loader:
         compensator: fitted, or None to leave the halo out.
         seed: of the order of the batches.
         progress: told how many batches are ready.
+        accumulate: batches of a step, of which each process takes its share (see `in_steps`); where one has none left,
+            or one without training nodes, it is handed an empty batch, so that all take as many steps.
+        ranks: the processes that share out the batches; each has every so many of them.
 
     >>> from torch_geometric.nn import GCN
     >>> from topoff import TOP, load
@@ -53,13 +59,17 @@ class Loader:
         compensator: Compensator | None,
         seed: int = 0,
         progress: Progress | None = None,
+        accumulate: int = 1,
+        ranks: Ranks | None = None,
     ) -> None:
         """Store the parts; batches are cut when they are first asked for."""
+        self.accumulate, self.ranks, self.count = accumulate, ranks or Ranks(), len(sets)
         self.graph, self.plan, self.sets, self.compensator, self.seed = graph, plan, sets, compensator, seed
         self.progress, self.position = progress, Position()
         self._batches: list[Data] = []
         self._exact: dict[str, Tensor] = {}  # by place: the embeddings H* (n, d) that offsets are made of
-        self._cut_for = -1  # epoch of the batches at hand
+        self.cut_for = -1  # epoch of the batches at hand
+        self._share: tuple[int, Share] | None = None  # with the epoch of the batches that it is for
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -71,22 +81,25 @@ class Loader:
             remedy = "fit it first, or pass None to leave the halo out"
             raise ValueError(f"Expected a fitted compensator (got one without a basis); {remedy}.")
         self.position.begin_epoch()
-        batches = self.batches()
-        order = np.random.default_rng([self.seed, self.position.epoch, 1]).permutation(len(batches))
-        for number in self.position.walk(order.tolist()):
-            batch = batches[number]
-            if "train_mask" not in batch or bool(batch.train_mask.any()):
+        batches, ranks = self.batches(), self.ranks
+        order = np.random.default_rng([self.seed, self.position.epoch, 1]).permutation(self.count).tolist()
+        for number in self.position.walk(in_steps(order, self.accumulate), first=ranks.rank, stride=ranks.size):
+            batch = None if number == NOBODY else batches[number // ranks.size]
+            if batch is not None and ("train_mask" not in batch or bool(batch.train_mask.any())):
                 yield batch
+            elif self.accumulate > 1:
+                yield Data(batch_size=0)
 
     def batches(self) -> list[Data]:
-        """Return all batches of the current epoch, in the order of the node sets."""
+        """Return all batches of the current epoch, in the order of the node sets; of several processes, its own."""
         epoch = self.position.epoch if self.sets.regroup else 0
-        if self._cut_for != epoch:
+        if self.cut_for != epoch:
             sets = self.sets.of(epoch)
-            self._batches = [cut_batch(self.graph, self.plan, nodes) for nodes in sets]
+            own = sets[self.ranks.rank :: self.ranks.size]
+            self._batches, self.count = [cut_batch(self.graph, self.plan, nodes) for nodes in own], len(sets)
             if isinstance(self.sets, SampledSets):
                 self._weigh_losses(sets)
-            self._cut_for = epoch
+            self.cut_for = epoch
             if self.compensator is not None and self.compensator.is_fitted:
                 self.compensate()
         return self._batches
@@ -102,8 +115,9 @@ class Loader:
             batch.compensation = None if self.compensator is None else self.compensator.of(batch.supplement.structure)
         for place in list(self._exact):
             rows, ways = self._exact[place], ways_of(place, self.plan)
+            sight = None if self.compensator is None else self.compensator.sight
             for batch in self._batches:
-                batch.compensation.add_offsets(batch.supplement.structure, ways, place, exact=rows)
+                batch.compensation.add_offsets(batch.supplement.structure, ways, place, exact=rows, sight=sight)
             if not self.sets.regroup:
                 del self._exact[place]
         self.tell("compensating batches", len(self._batches), len(self._batches))
@@ -137,6 +151,50 @@ class Loader:
                 condition=float(arrays[f"{number}.numbers"][1]),
             )
 
+    def sight(self) -> Sight | None:
+        """Return what the batches see of all nodes, where that is kept instead of all rows: where it is less.
+
+        Steps of several batches keep all rows, so that the processes that share them out find the same basis.
+        """
+        needs_all = self.compensator is not None and self.compensator.estimator == "released"
+        if self.sets.regroup or self.accumulate > 1 or needs_all:
+            return None
+        sight = Sight([batch.supplement.structure for batch in self.batches()])
+        return sight if sight.size < self.graph.num_nodes else None
+
+    def pooled(self, rows: list[list[float]]) -> list[list[float]]:
+        """Return some numbers of every batch, in their order, from those of the batches at hand."""
+        if self.ranks.size == 1:
+            return rows
+        found = torch.zeros(self.count, len(rows[0]), dtype=torch.float64)
+        found[self.ranks.rank :: self.ranks.size] = torch.tensor(rows, dtype=torch.float64)
+        pooled: list[list[float]] = self.ranks.sum(found).tolist()
+        return pooled
+
+    def pieces(self) -> list[Data] | list[Tensor]:
+        """Return batches that hold every node once: those at hand where they do, else node sets.
+
+        Of several processes each has its own.
+        """
+        if self.sets.covers:
+            return self.batches()
+        return self.sets.cover()[self.ranks.rank :: self.ranks.size]
+
+    def share(self) -> Share | None:
+        """Return the nodes whose rows this process computes and reads, found once per cut; None where it is alone."""
+        batches, ranks = self.batches(), self.ranks
+        if ranks.size == 1:
+            return None
+        if self._share is None or self._share[0] != self.cut_for:
+            owner = torch.empty(self.graph.num_nodes, dtype=torch.long)
+            for number, nodes in enumerate(self.sets.of(self.cut_for) if self.sets.covers else self.sets.cover()):
+                owner[nodes] = number % ranks.size
+            own = torch.cat([(owner == ranks.rank).nonzero().view(-1), *(batch.n_id for batch in batches)])
+            reads = read_by(self.graph, self.plan, own)
+            reads[slice(None) if self.sets.regroup else own] = True  # batches of later epochs may read any row
+            self._share = self.cut_for, Share(ranks, owner, reads=reads)
+        return self._share[1]
+
     def residual(self, *, offsets: bool = True) -> Residual:
         """Return an empty account of how well the compensations at hand explain embeddings."""
         return Residual(self.batches(), plan=self.plan, offsets=offsets)
@@ -154,7 +212,7 @@ class Loader:
         times = torch.bincount(torch.cat(sets), minlength=self.graph.num_nodes)
         seen = times > 0
         count = int((seen & self.graph.data.train_mask).sum()) if "train_mask" in self.graph.data else int(seen.sum())
-        for batch, nodes in zip(self._batches, sets, strict=True):
+        for batch, nodes in zip(self._batches, sets[self.ranks.rank :: self.ranks.size], strict=True):
             batch.loss_weight = (len(sets) / max(1, count) / times[nodes]).to(self.graph.data.x.dtype)
 
     def tell(self, what: str, done: int, total: int) -> None:

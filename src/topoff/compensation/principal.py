@@ -14,8 +14,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from topoff.forward.share import Share
+from topoff.graph.aggregation import Empty
+
 FEATURE_WEIGHT = 0.1  # norm of the propagated features A X in the basis, relative to that of an embedding block
 HELD = 768  # columns that are held at least before some are let go
+ROWS = 2**16  # that are projected together
 GRAM_ROWS = 8192  # principal directions come from the Gram matrix of about this many rows, evenly spaced
 WIDE, FEW = 1024, 16  # columns, or columns per direction, beyond which a randomised range finder finds the directions
 
@@ -39,9 +43,20 @@ class Principal:
     n x 4 width numbers are held, however many blocks come.
     """
 
-    def __init__(self, width: int | None, *, dtype: torch.dtype | None = None) -> None:
-        """Start without blocks, to be held in `dtype`, by default as they come; None as width keeps all columns."""
-        self.width, self.dtype = width, dtype
+    def __init__(
+        self,
+        width: int | None,
+        *,
+        dtype: torch.dtype | None = None,
+        share: Share | None = None,
+        empty: Empty | None = None,
+    ) -> None:
+        """Start without blocks, to be held in `dtype`, by default as they come; None as width keeps all columns.
+
+        With a `share` of the nodes a block has rows for those alone; energies and Gram matrices are those of all.
+        `empty` makes the matrices that are held; by default in memory.
+        """
+        self.width, self.dtype, self.share, self.empty = width, dtype, share, empty
         self.energy = 0.0  # of all blocks
         self.blocks = 0
         self._columns: list[Tensor] = []
@@ -50,29 +65,35 @@ class Principal:
     def add(self, block: Tensor) -> None:
         """Add a block (n, d)."""
         block = block.to(self.dtype or block.dtype)
-        norm = float(torch.linalg.vector_norm(block))
+        norm = _norm(block, self.share)
         _refuse_large(norm, block.dtype)
         self.energy += norm**2
         self.blocks += 1
         self._columns.append(block)
         held = sum(part.size(1) for part in self._columns)
         if self.width is not None and held > max(HELD, 4 * self.width):
-            self._columns = [compress(self._columns, 2 * self.width)]
+            self._columns = [compress(self._columns, 2 * self.width, share=self.share, empty=self.empty)]
 
     def add_features(self, leading: Tensor) -> None:
         """Add fixed features at a low weight: they help the regression and take little rank from the embeddings."""
         target = FEATURE_WEIGHT * (self.energy / self.blocks) ** 0.5
-        self._columns.append(leading * (target / float(leading.norm().clamp(min=1e-30))))
+        scale, scaled = target / float(leading.norm().clamp(min=1e-30)), self._empty(leading)
+        for rows, given in zip(torch.split(scaled, ROWS), torch.split(leading, ROWS), strict=True):
+            torch.mul(given, scale, out=rows)
+        self._columns.append(scaled)
 
     @full_precision()
     def basis(self, *, energy: float | None = None) -> list[Tensor]:
         """Return the basis (n, m) in blocks: 1.5 `width` columns at most, or as many as hold a share of the energy."""
         m = sum(block.size(1) for block in self._columns)
         if energy is not None and m:
-            return [compress(self._columns, m, energy=energy)]
+            return [compress(self._columns, m, energy=energy, share=self.share, empty=self.empty)]
         if self.width is None or m <= 1.5 * self.width:
             return self._columns
-        return [compress(self._columns, self.width)]
+        return [compress(self._columns, self.width, share=self.share, empty=self.empty)]
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like) if self.empty is None else self.empty(tuple(like.shape), like.dtype)
 
 
 @contextmanager
@@ -90,29 +111,65 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def compress(blocks: Sequence[Tensor], width: int, *, energy: float | None = None) -> Tensor:
+def compress(
+    blocks: Sequence[Tensor],
+    width: int,
+    *,
+    energy: float | None = None,
+    share: Share | None = None,
+    empty: Empty | None = None,
+) -> Tensor:
     """Project blocks of columns (n, m) on their leading principal directions, without joining them.
 
-    `width` directions are kept, or as many as hold a share of the energy.
+    `width` directions are kept, or as many as hold a share of the energy. Of several processes each adds the rows of
+    its `share` to the Gram matrix, and projects those that it has. `empty` makes the matrix for them.
     """
     step = max(1, blocks[0].size(0) // GRAM_ROWS)
-    sample = torch.cat([block[::step] for block in blocks], dim=1)
+    chosen = slice(None, None, step) if share is None else share.nodes[share.nodes % step == 0]
+    sample = torch.cat([block[chosen] for block in blocks], dim=1)
     _refuse_large(float(torch.linalg.vector_norm(sample)), sample.dtype)
     if energy is None and sample.size(1) > min(WIDE, FEW * width):
-        leading = _leading_directions(sample, width)
+        leading = _leading_directions(sample, width, share=share)
     else:
-        gram = (sample.T @ sample).double()
-        with one_thread():
-            values, vectors = torch.linalg.eigh(gram)
+        values, vectors = _spectrum(sample, share)
         if energy is not None:
-            share = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
-            width = min(sample.size(1), int((share < energy).sum()) + 1)
+            part = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
+            width = min(sample.size(1), int((part < energy).sum()) + 1)
         leading = vectors[:, vectors.size(1) - width :].flip(1).to(sample.dtype)
-    projected, start = blocks[0].new_zeros(blocks[0].size(0), leading.size(1)), 0
-    for block in blocks:
-        projected.addmm_(block, leading[start : start + block.size(1)])
-        start += block.size(1)
+    if share is not None and share.ranks.size > 1:
+        return _projected_share(blocks, leading, share)
+    shape, dtype = (blocks[0].size(0), leading.size(1)), blocks[0].dtype
+    projected = torch.empty(shape, dtype=dtype) if empty is None else empty(shape, dtype)
+    parts = torch.split(leading, [block.size(1) for block in blocks])
+    for place, *rows in zip(*(torch.split(matrix, ROWS) for matrix in (projected, *blocks)), strict=True):
+        place.zero_()
+        for block, part in zip(rows, parts, strict=True):
+            place.addmm_(block, part)
     return projected
+
+
+def _spectrum(sample: Tensor, share: Share | None) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues, ascending, and eigenvectors of the Gram matrix of rows (s, m), of all processes."""
+    gram = (sample.T @ sample).double()
+    gram = gram if share is None else share.ranks.sum(gram)
+    with one_thread():
+        values, vectors = torch.linalg.eigh(gram)
+    return values, vectors
+
+
+def _projected_share(blocks: Sequence[Tensor], leading: Tensor, share: Share) -> Tensor:
+    """Project the rows that this process has; all others are NaN."""
+    projected = blocks[0].new_full((blocks[0].size(0), leading.size(1)), float("nan"))
+    projected[share.known] = torch.cat([block[share.known] for block in blocks], dim=1) @ leading
+    return projected
+
+
+def _norm(block: Tensor, share: Share | None) -> float:
+    """Return the norm of a block (n, d) over the rows of all processes."""
+    if share is None:
+        return float(torch.linalg.vector_norm(block))
+    square = torch.linalg.vector_norm(block[share.nodes]).double().square()
+    return float(share.ranks.sum(square).sqrt())
 
 
 def _refuse_large(norm: float, dtype: torch.dtype) -> None:
@@ -128,14 +185,18 @@ def _refuse_large(norm: float, dtype: torch.dtype) -> None:
         )
 
 
-def _leading_directions(rows: Tensor, width: int) -> Tensor:
+def _leading_directions(rows: Tensor, width: int, *, share: Share | None = None) -> Tensor:
     """Return the leading right singular vectors of wide rows (n, m) by a randomised range finder; (m, width)."""
     generator = torch.Generator().manual_seed(0)
     sketch = torch.randn(rows.size(1), width + 16, generator=generator, dtype=rows.dtype)
     for _ in range(2):
-        sketch = torch.linalg.qr(rows.T @ (rows @ sketch)).Q
-    rotation = torch.linalg.svd(rows @ sketch, full_matrices=False).Vh
-    leading: Tensor = sketch @ rotation[:width].T
+        seen = rows.T @ (rows @ sketch)
+        sketch = torch.linalg.qr(seen if share is None else share.ranks.sum(seen)).Q
+    if share is None:
+        rotation = torch.linalg.svd(rows @ sketch, full_matrices=False).Vh[:width].T
+    else:
+        rotation = _spectrum(rows @ sketch, share)[1].flip(1)[:, :width].to(rows.dtype)
+    leading: Tensor = sketch @ rotation
     return leading
 
 

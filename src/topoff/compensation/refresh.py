@@ -19,6 +19,20 @@ SHARE = 0.15  # of an epoch's work that refreshes may take, on average
 EARLY = 3  # refreshes at first that come closer together, each half as far: weights move fastest then
 FEW, MOST = 1, 0.5  # such refreshes where at most this share of the messages comes from outside
 LONGEST = 64  # epochs that an interval grows to by itself
+ROW, AGAIN = 150.0, 2.4  # what a row costs, and a message from outside besides, both in messages
+SCARCE = 5.0  # nodes of the graph for each that is trained on, from which on a refresh may come every epoch
+
+
+def price_of(rows: float, inside: float, outside: float, *, nodes: int, edges: int) -> float:
+    """Estimate what a refresh costs, in epochs, by counting: seconds would differ from machine to machine.
+
+    An epoch passes the rows of its batches and, forwards and backwards, the messages inside of them; a refresh all rows
+    and messages once, and those from outside again for what was missed, the basis and the offsets.
+
+    >>> price_of(1000, 8000, 2000, nodes=1000, edges=10_000)
+    0.99
+    """
+    return round((ROW * nodes + edges + AGAIN * outside) / max(1.0, ROW * rows + 2 * inside), 2)
 
 
 @dataclass
@@ -29,6 +43,7 @@ class Refreshing:
     automatic: bool = False
     price: float = 0.0  # of a refresh, in epochs
     early: int = EARLY  # refreshes that come closer together
+    scarce: bool = False  # whether batches hold few of the nodes
     count: int = 0  # of refreshes so far
     last: float | None = None  # what the last one found missing, of all messages
 
@@ -37,7 +52,7 @@ class Refreshing:
         """Read "never", "every=E" or "auto", which was called "adaptive".
 
         >>> Refreshing.parse("every=5")
-        Refreshing(interval=5, automatic=False, price=0.0, early=3, count=0, last=None)
+        Refreshing(interval=5, automatic=False, price=0.0, early=3, scarce=False, count=0, last=None)
         """
         policy = str(policy)
         if policy == "never":
@@ -49,19 +64,24 @@ class Refreshing:
             raise ValueError(f"Expected refresh to be 'auto', 'never' or 'every=E' with E >= 1 (got '{policy}').")
         return cls(int(number))
 
-    def begin(self, *, price: float, outside: float = 1.0) -> None:
+    def begin(self, *, price: float, outside: float = 1.0, scarce: bool = False) -> None:
         """Take note of what a refresh costs, in epochs, unless it is known; `auto` begins with the least interval.
 
-        The smaller the share of the messages from `outside`, the less is lost while weights move fast.
+        The smaller the share of the messages from `outside`, the less is lost while weights move fast. Batches that
+        hold few of the nodes (`scarce`) may be refreshed every epoch.
         """
         if self.price == 0:
-            self.price, self.early = price, EARLY if outside > MOST else FEW
+            self.price, self.early, self.scarce = price, EARLY if outside > MOST else FEW, scarce
             self.interval = self.least if self.automatic else self.interval
 
     @property
     def least(self) -> int:
-        """The least epochs between refreshes that keep their share of the work, but for the first few."""
-        return max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
+        """The least epochs between refreshes that keep their share of the work, but for the first few.
+
+        Where batches hold few of the nodes, nearly all messages come from outside, and steps are cheap: every epoch may
+        have a refresh, and costs less than an epoch on all nodes even so.
+        """
+        return 1 if self.scarce else max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
 
     def due(self, age: int) -> bool:
         """Whether a basis that is `age` epochs old is to be replaced."""

@@ -12,29 +12,23 @@ from torch_geometric.data import Data
 from topoff.batching.node_sets import NodeSets
 from topoff.batching.overlapping_sets import SampledSets, named_sets
 from topoff.batching.ratio import chosen_ratio
+from topoff.batching.together import check_processes, fit_together
 from topoff.compensation.basis import Basis
-from topoff.compensation.certificate import BatchReport, describe_batch
+from topoff.compensation.certificate import BatchReport, as_row, describe_batch, report_of
 from topoff.compensation.compensated import Compensated
-from topoff.compensation.embeddings import random_network
+from topoff.compensation.embeddings import random_networks
 from topoff.compensation.estimator import Compensator, has_offset, usual_rank
-from topoff.compensation.fidelity import (
-    Fidelity,
-    LayerErrors,
-    compare_gradients,
-    gradient,
-    gradient_memory,
-    one_tensor,
-    output_error,
-)
+from topoff.compensation.fidelity import Fidelity, LayerErrors, gradient_gap, gradient_memory, one_tensor, output_error
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
 from topoff.data.split import given_masks
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan
+from topoff.forward.room import graph_for
 from topoff.forward.subgraph import whole_graph
 from topoff.forward.trial import make_plan
-from topoff.graph.graph import Graph
 from topoff.machine.memory import readable
+from topoff.machine.ranks import Ranks
 from topoff.tasks.metrics import score
 from topoff.tasks.task import Loss, default_loss
 
@@ -49,8 +43,8 @@ class TOP(Learner):
         data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
         ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
-            default 16 for batches of clusters with an offset, else 64.
-        batches: "kaminpar", "metis" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
+            default 16 for batches of clusters with an offset, else, and with train_only, 64.
+        batches: "kaminpar", "metis", "ldg" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
             "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
             `NodeSets` or `SampledSets` of your own.
         parts: clusters that are merged into batches.
@@ -66,8 +60,11 @@ class TOP(Learner):
         tolerance: a certificate above this warns.
         seed: random seed of the partition, the initialisations and the order of the batches.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
+        memory: GiB that may be taken, by default what is free; matrices of all nodes lie on disk where they need more.
         cache: keep the partition on disk, and a first compensation that has no offset, no `call` and no `regroup`.
         call: how to call the model on a batch, `lambda model, batch: ...`, where names do not suffice.
+        accumulate: batches of a step, where you take it after several; by default as many as there are processes.
+        ranks: the processes that share out batches and exact inference, all with the same graph (docs/distributed.md).
         progress: told what is being done, how much of it is done and how much there is.
 
     >>> import torch, topoff
@@ -103,19 +100,22 @@ class TOP(Learner):
         tolerance: float = 0.5,
         seed: int = 0,
         fast_dropout: bool = False,
+        memory: float | None = None,
         cache: bool = False,
         call: Call | None = None,
+        accumulate: int | None = None,
+        ranks: Ranks | None = None,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(model, data, call=call, fast_dropout=fast_dropout, progress=progress)
+        super().__init__(model, data, call=call, fast_dropout=fast_dropout, memory=memory, progress=progress)
         if isinstance(batches, str):
             of: dict[str, Any] = {"train_only": train_only, "reach": reach}
             ratio = chosen_ratio(data, **of) if ratio is None else ratio
             batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, **of)
         self.offset = has_offset(offset=offset, estimator=estimator, refresh=refresh)
-        rank = usual_rank(batches.method, offset=self.offset) if rank is None else rank
-        self.sets = batches
-        self.refreshing = Refreshing.parse(refresh)
+        usual = usual_rank(batches.method, offset=self.offset, few=getattr(batches, "train_only", False))
+        rank = usual if rank is None else rank
+        self.sets, self.refreshing = batches, Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
         self.inits = (1 if self.refreshing.interval else 2) if inits is None else inits
@@ -123,6 +123,8 @@ class TOP(Learner):
         if self.inits < 1:
             raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
         self.tolerance, self.seed, self.cache, self._loader = tolerance, seed, cache, None
+        self.ranks = ranks or Ranks()
+        self.accumulate = self.ranks.size if accumulate is None else accumulate
 
     # ---- training
 
@@ -139,7 +141,7 @@ class TOP(Learner):
         loader = self.prepare()
         loader.position.begin_epoch()
         if self.basis.due() and not self.frozen:
-            self.refresh()
+            self.refresh(output=False)
         return iter(loader) if self.device.type == "cpu" else map(self.placed, loader)
 
     def prepare(self, *, networks: Sequence[nn.Module] | None = None, epoch: int = 0) -> Loader:
@@ -149,17 +151,18 @@ class TOP(Learner):
         """
         if self._loader is not None:
             return self._loader
-        self.graph = Graph(self.data)
+        check_processes(self.ranks, accumulate=self.accumulate, batches=len(self.sets))
+        self.graph = graph_for(plain(self.model), self.data, memory=self.memory)
         plan = make_plan(self.model, self.graph, call=self.call)
         looks_out = self.compensator.rank or self.offset or self.keeps_features
         self.plan: Plan = plan if looks_out else plan.in_batch_only()
         self._announce(plan.remarks())
         self._tell("partitioning", 0, 1)
         if self.sets.parts_ is None:
-            self.sets.fit(self.data, cache=self.cache)
+            fit_together(self.sets, self.data, ranks=self.ranks, cache=self.cache)
         self._tell("partitioning", 1, 1)
         seen: dict[str, Any] = {"compensator": self.compensator, "seed": self.seed, "progress": self.progress}
-        loader = Loader(self.graph, self.plan, sets=self.sets, **seen)
+        loader = Loader(self.graph, self.plan, sets=self.sets, accumulate=self.accumulate, ranks=self.ranks, **seen)
         loader.position.epoch = epoch
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
         basis = Basis(self.model, loader, refreshing=self.refreshing, offset=self.offset, call=self.call, **settings)
@@ -171,13 +174,14 @@ class TOP(Learner):
             self.certify()
         return self._loader
 
-    def refresh(self) -> Any:
-        """Re-estimate from the model's current embeddings, by one exact forward; return its output (n, out).
+    def refresh(self, *, output: bool = True) -> Any:
+        """Re-estimate from the model's current embeddings, by one exact forward; return its `output` (n, out).
 
         The old basis is certified on the new embeddings.
         """
         self.refreshed_at = self.prepare().position.epoch
-        return self.basis.refresh()
+        with self.ranks.counting("refresh"):
+            return self.basis.refresh(output=output)
 
     def exact(self) -> tuple[Any, bool]:
         """Return the exact output, and whether the basis was refreshed: where it is due, one forward gives both."""
@@ -202,25 +206,21 @@ class TOP(Learner):
         return self.prepare().batches()
 
     def fidelity(self, *, gradients: bool = False, loss: Loss | None = None) -> Fidelity:
-        """Measure how close the batches are to the exact forward: outputs, every layer, on request the gradient.
-
-        The layers need one n x d matrix each; the gradient what full-batch training needs: `progress` is told.
-        """
+        """Measure how close batches are to the exact forward: outputs, layers; the gradient, at full-batch memory."""
         if gradients:
             given_masks(self.data, purpose="fidelity(gradients=True)")
         batches, layers = self.prepare().batches(), LayerErrors()
         with evaluating(self.model):
             truth = one_tensor(self.basis.embed(self.model, layers.add_exact), purpose="fidelity()")
-            error, _ = output_error(lambda batch: self._watched(batch, layers), batches, truth)
-        gradient_error = cosine = None
+            error, _ = output_error(layers.watching(self.forward, self.handler), batches, truth)
+        missed = cosine = None
         if gradients:
-            loss = loss or default_loss(self.data.y)
             need = readable(gradient_memory(self.model, self.data))
             self._tell(f"gradient of the whole graph, about {need}", 0, 1)
             whole = whole_graph(self.graph, self.plan).to(self.device)
-            exact, estimate = (gradient(self.model, self, each, loss=loss) for each in ([whole], batches))
-            gradient_error, cosine = compare_gradients(estimate, exact)
-        return Fidelity(1 - error, error, layers.values(), gradient_error, cosine, self.certificate_)
+            loss = loss or default_loss(self.data.y)
+            missed, cosine = gradient_gap(self.model, self, batches, whole=whole, loss=loss)
+        return Fidelity(1 - error, error, layers.values(), missed, cosine, self.certificate_)
 
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation.
@@ -232,8 +232,9 @@ class TOP(Learner):
 
     def report(self) -> list[BatchReport]:
         """Describe the compensation of every batch: size, boundary, rank kept, condition, certificate."""
-        batches = self.prepare().batches()
-        return [describe_batch(*pair) for pair in zip(batches, self.certificates_, strict=True)]
+        loader, own = self.prepare(), self.certificates_[self.ranks.rank :: self.ranks.size]
+        rows = [as_row(describe_batch(*pair)) for pair in zip(loader.batches(), own, strict=True)]
+        return [report_of(row) for row in loader.pooled(rows)]
 
     @property
     def certificate_(self) -> float:
@@ -284,16 +285,14 @@ class TOP(Learner):
 
     def _random_networks(self) -> list[nn.Module]:
         """Return the random initialisations behind the first basis; none where nothing is compensated."""
-        inits = self.inits if self.compensator.rank else 1
-        return [random_network(self.model, number, seed=self.seed) for number in range(1, inits)]
+        return random_networks(self.model, self.inits - 1 if self.compensator.rank else 0, seed=self.seed)
 
-    def _watched(self, batch: Data, layers: LayerErrors) -> Any:
-        """Run a batch and compare what its convs read."""
-        self.handler.collect = layers.comparing(batch.n_id)
-        try:
-            return self.forward(batch)
-        finally:
-            self.handler.collect = None
+    def _pooled(self, outputs: Tensor) -> Tensor:
+        """Return the outputs (n, out) of the batches of all processes; the mean where several have a node."""
+        if self.ranks.size == 1:
+            return outputs
+        known = ~outputs.flatten(1).isnan().any(dim=1).view(-1, *[1] * (outputs.dim() - 1))
+        return self.ranks.sum(outputs.where(known, 0.0)) / self.ranks.sum(known.to(outputs.dtype))  # 0 / 0 is NaN
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress:

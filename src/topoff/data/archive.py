@@ -66,6 +66,58 @@ def read_archive(path: Path, *, wanted: Collection[str]) -> Archive:
     return Archive(arrays, [name for name in members if name not in arrays])
 
 
+@dataclass(frozen=True)
+class Member:
+    """Hold where an array of an .npz file is, so that it can be read in pieces."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool  # whether it lies by columns
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Read all of it."""
+        return read_archive(self.path, wanted=[self.name]).arrays[self.name]
+
+    def pieces(self, rows: int, *, row: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield some rows at a time; of one `row` of a matrix, if that is given, some entries at a time."""
+        shape = self.shape if row is None else self.shape[1:]
+        size = math.prod(shape[1:]) * self.dtype.itemsize
+        expected = f"{self.path} to be a whole .npz file of plain arrays"
+        with _one_sentence(expected, where=f" in '{self.name}'"), zipfile.ZipFile(self.path) as archive:
+            member = _members(archive, expected=expected)[self.name]
+            with archive.open(member) as content:
+                HEADERS[np.lib.format.read_magic(content)](content)
+                _skip(content, (row or 0) * math.prod(shape) * self.dtype.itemsize)
+                for low in range(0, shape[0], rows):
+                    count = min(rows, shape[0] - low)
+                    yield np.frombuffer(content.read(count * size), self.dtype).reshape(count, *shape[1:])
+
+
+def open_members(path: Path, *, wanted: Collection[str]) -> dict[str, Member]:
+    """Return the `wanted` arrays of an .npz file without reading them; those with Python objects are left to others.
+
+    Raises as `read_archive` does.
+    """
+    expected, found = f"{path} to be a whole .npz file of plain arrays", dict[str, Member]()
+    with _one_sentence(expected), path.open("rb") as handle:
+        _check_beginning(handle, expected=expected)
+        with zipfile.ZipFile(handle) as archive:
+            for name, member in _members(archive, expected=expected).items():
+                if name in wanted:
+                    with archive.open(member) as content:
+                        shape, fortran, dtype = _header_of(content, member.file_size, name=name, expected=expected)
+                    found[name] = Member(path, name, shape, dtype, fortran)
+    return found
+
+
+def _skip(content: IO[bytes], size: int) -> None:
+    """Read on without keeping what comes."""
+    while size > 0:
+        size -= len(content.read(min(size, 1 << 24))) or size
+
+
 def check_array_file(path: Path, *, expected: str) -> None:
     """Refuse an .npy or .npz file that is damaged, or claims more than it holds or than memory can take.
 
@@ -148,15 +200,24 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, e
 
 
 def _check_claim(content: IO[bytes], size: int, *, name: str, expected: str) -> np.dtype[Any]:
-    """Return the dtype in an array's header; refuse a header that claims another size than the file has."""
+    """Return the dtype in an array's header; refuse a header that claims another size than the file or memory has."""
+    with _one_sentence(expected, where=f" in '{name}'"):
+        _, _, dtype = _header_of(content, size, name=name, expected=expected)
+        check_memory(size - content.tell(), what=f"'{name}'")
+    return dtype
+
+
+def _header_of(
+    content: IO[bytes], size: int, *, name: str, expected: str
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and dtype in an array's header; refuse one that claims another size than the file has."""
     with _one_sentence(expected, where=f" in '{name}'"):
         version = np.lib.format.read_magic(content)
         if version not in HEADERS:
             refuse(expected, f"'{name}' in version {version[0]}.{version[1]} of numpy's format", REMEDY)
-        shape, _, dtype = HEADERS[version](content)
+        shape, fortran, dtype = HEADERS[version](content)
         claimed, held = math.prod(shape) * dtype.itemsize, size - content.tell()
         if not dtype.hasobject and claimed != held:
             got = f"'{name}' with {held} bytes, and a header that claims {claimed} for shape {shape}"
             refuse(expected, got, REMEDY)
-        check_memory(held, what=f"'{name}'")
-    return dtype
+    return shape, fortran, dtype

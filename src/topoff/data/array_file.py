@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 class Entry:
     """Say what an array file holds."""
 
-    dtype: str  # numpy's name, such as float32
+    dtype: str  # numpy's name, such as float32; for strings its code, such as <U8
     shape: tuple[int, ...]
     crc32: str  # of the values' bytes, without the header: 8 hexadecimal digits
 
@@ -51,7 +51,11 @@ class ArrayWriter:
         self.path, self.dtype = path, np.dtype(dtype)
         self._written, self._crc = 0, 0
         self._file = path.open("wb", buffering=0)
-        put(self._file, bytes(HEADER))
+        try:
+            put(self._file, bytes(HEADER))
+        except BaseException:
+            self._file.close()
+            raise
 
     def __enter__(self) -> ArrayWriter:
         return self
@@ -73,7 +77,8 @@ class ArrayWriter:
         self._file.seek(0)
         put(self._file, b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + text.ljust(HEADER - 11) + b"\n")
         self._file.close()
-        return Entry(self.dtype.name, shape, f"{self._crc:08x}")
+        name = self.dtype.str if self.dtype.kind == "U" else self.dtype.name
+        return Entry(name, shape, f"{self._crc:08x}")
 
 
 def put(file: IO[bytes] | FileIO, content: bytes | memoryview) -> None:
@@ -111,7 +116,7 @@ def check_array(path: Path, entry: Entry) -> None:
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
         except Exception as error:  # whatever numpy raises for damaged bytes
             raise ValueError(f"Expected {path} to be an .npy file (got a damaged header); {REMEDY}.") from error
-    if (shape, fortran, dtype.name, file.closed) != (entry.shape, False, entry.dtype, True):
+    if (shape, fortran, dtype) != (entry.shape, False, np.dtype(entry.dtype)):
         expected = f"{path} to hold {entry.dtype} of shape {entry.shape}, as the store's header says"
         refuse(expected, f"{dtype.name} of shape {shape}", REMEDY)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from topoff.data.array_file import Array
 from topoff.data.edge_sort import Progress, Tidy
-from topoff.data.recipe import Recipe, check_recipe, community_count, near_share
+from topoff.data.recipe import Recipe, check_recipe, community_count, named, near_share
 from topoff.data.refusal import refuse
 from topoff.data.store import Store
 from topoff.data.store_write import EdgePiece, Pieces, write_store
@@ -51,6 +51,12 @@ class Layout:
         return self.ticket_starts[bounds[own - 1]], self.ticket_starts[bounds[own]]
 
     @property
+    def sociable(self) -> float:
+        """Return the share of all ends of edges in classes with several communities: others have none nearby."""
+        several = np.bincount(self.group)[self.group] > 1
+        return float(np.add.reduceat(self.weight, self.starts[:-1])[several].sum())
+
+    @property
     def class_starts(self) -> Ints:
         """Return where each class begins, (classes + 1,)."""
         first = np.flatnonzero(np.diff(self.group, prepend=-1))
@@ -58,15 +64,17 @@ class Layout:
 
 
 def generate(
-    recipe: Recipe,
-    path: Path,
+    recipe: Recipe | str,
+    path: str | Path,
     *,
     seed: int = 0,
     dtype: str = "float32",
     label: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Write a graph as the recipe says to the store `path`; `label` is added to what its header says of its origin.
+    """Write a graph as a recipe, or the preset of that name, says to the store `path`, and return the store.
+
+    `label` (preset, scale) is added to what its header says of its origin: for a recipe that was made of a preset.
 
     Raises:
         ValueError: the recipe contradicts itself.
@@ -78,6 +86,8 @@ def generate(
     ...     store.header.nodes, abs(store.header.edges - 10_000) < 200, store.header.statistics["undirected"]
     (1000, True, True)
     """
+    if isinstance(recipe, str):
+        recipe, label = named(recipe), {"preset": recipe, **(label or {})}
     check_recipe(recipe)
     layout = _layout(recipe, seed)
     community = np.empty(recipe.nodes, np.int32)  # by id
@@ -93,7 +103,7 @@ def generate(
         stand_in={**(label or {}), "seed": seed, **asdict(recipe)},
     )
     tidy = Tidy(undirected=recipe.undirected, self_loops=False, duplicates=False)
-    return write_store(path, pieces, dtype=dtype, tidy=tidy, progress=progress)
+    return write_store(Path(path), pieces, dtype=dtype, tidy=tidy, progress=progress)
 
 
 def _stream(name: str, seed: int, piece: int = 0) -> np.random.Generator:
@@ -151,6 +161,7 @@ def _edges(recipe: Recipe, layout: Layout, seed: int) -> Iterator[EdgePiece]:
     """Draw the edges: those inside of communities first."""
     pairs = recipe.edges / (2 if recipe.undirected else 1)
     often = _draws_per_pair(recipe, layout, pairs * (1 - recipe.between), seed)
+    near = min(1.0, near_share(recipe) / max(layout.sociable, 1e-9))
     parts = (("inside", pairs * (1 - recipe.between) * often), ("between", pairs * recipe.between))
     for name, count in parts:
         begins = _rounded(layout.weight * count, _stream(name, seed))
@@ -163,7 +174,7 @@ def _edges(recipe: Recipe, layout: Layout, seed: int) -> Iterator[EdgePiece]:
             if name == "inside":
                 first, second = _inside(layout, begins, slice(low, high), rng)
             else:
-                first, second = _between(recipe, layout, begins, slice(low, high), rng)
+                first, second = _between(layout, begins, slice(low, high), rng, near=near)
             yield EdgePiece(layout.ids[first], layout.ids[second])
             low = high
 
@@ -176,18 +187,18 @@ def _inside(layout: Layout, begins: Ints, some: slice, rng: np.random.Generator)
 
 
 def _between(
-    recipe: Recipe, layout: Layout, begins: Ints, some: slice, rng: np.random.Generator
+    layout: Layout, begins: Ints, some: slice, rng: np.random.Generator, *, near: float
 ) -> tuple[Array, Array]:
-    """Draw pairs (m,), (m,) of places in two communities: of one class, or of two."""
+    """Draw pairs (m,), (m,) of places in two communities: of one class, for a share `near`, or of two."""
     own = [np.repeat(bound, begins[some]) for bound in layout.ranges(layout.starts, some)]
     group = [np.repeat(bound, begins[some]) for bound in layout.ranges(layout.class_starts, some)]
     first = np.repeat(np.arange(some.start, some.stop, dtype=np.int32), begins[some])
     everything = len(layout.tickets)
-    near = rng.random(len(first)) < near_share(recipe)
-    near &= (group[1] - group[0]) > (own[1] - own[0])  # the class has other communities
-    near |= (group[1] - group[0]) == everything  # there are no other classes
-    low, high = np.where(near, group[0], 0), np.where(near, group[1], everything)
-    gap, after = (np.where(near, own[end], group[end]) for end in (0, 1))  # what is left out
+    stays = rng.random(len(first)) < near
+    stays &= (group[1] - group[0]) > (own[1] - own[0])  # the class has other communities
+    stays |= (group[1] - group[0]) == everything  # there are no other classes
+    low, high = np.where(stays, group[0], 0), np.where(stays, group[1], everything)
+    gap, after = (np.where(stays, own[end], group[end]) for end in (0, 1))  # what is left out
     drawn = low + (rng.random(len(first)) * (high - low - (after - gap))).astype(np.int64)
     drawn += np.where(drawn >= gap, after - gap, 0)
     return first, layout.tickets[drawn]

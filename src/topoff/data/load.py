@@ -1,9 +1,11 @@
 """Load a graph from a name, a file, a folder or a PyG `Data`, and check it: what comes out is a plain, valid `Data`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch_geometric.data import Data
@@ -11,12 +13,17 @@ from torch_geometric.data import Data
 from topoff.data.check import check, check_graph
 from topoff.data.layout import NAMES
 from topoff.data.names import Names
+from topoff.data.published import RAW
+from topoff.data.published_store import published_store
 from topoff.data.refusal import refuse, refuse_type, within
 from topoff.data.sources import find_source, read_graph
 from topoff.data.split import choose_split
 from topoff.data.store import open_store
 from topoff.data.store_load import load_store
 from topoff.machine.cache import Arrays
+
+if TYPE_CHECKING:
+    from topoff.data.tables import Tables
 
 
 def load(
@@ -32,18 +39,21 @@ def load(
 ) -> Data:
     """Return the graph that `source` names, validated by `check`.
 
-    `source` is "wordnet" (ships with the package), the name of a PyG dataset (raw files in `root/<Name>/raw`, by
-    default in the cache folder; nothing else is written there), an .npz file, a folder with one graph.npz or with
-    tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables) or that is a store (see data/store), all of
-    them also relative to `root`, or a PyG `Data`, which is not changed. `./Cora` is always a path and `name:Cora`
-    always the dataset: where plain `Cora` could be both, it is refused. `split` chooses among several splits; where
-    there is none, 60/20/20 % of the labelled nodes are drawn from `seed`. Where nodes or classes have names,
-    `data.names` holds them.
+    `source` is "wordnet" (ships with the package), the name of a published graph (raw files in `root/<Name>/raw`, as
+    PyG and OGB lay them out, by default in the cache folder; nothing else is written there), an .npz file, a folder
+    with one graph.npz or with tables (nodes.csv or .parquet, edges.csv or .parquet: see data/tables) or that is a store
+    (see data/store), all of them also relative to `root`, or a PyG `Data`, which is not changed. `./Cora` is always a
+    path and `name:Cora` always the dataset: where plain `Cora` could be both, it is refused. `split` chooses among
+    several splits; where there is none, 60/20/20 % of the labelled nodes are drawn from `seed`. Where nodes or classes
+    have names, `data.names` holds them.
 
     `encoding`, from the `data.names.encoding` of an earlier graph, makes features and labels of tables as it was done
     there; then labels and training nodes may be missing. Other sources need none and ignore it. With labels=False a
     `Data` or an .npz file may lack y; without a split of its own it then has no masks either: enough for prediction and
     for self-supervised training.
+
+    Large published graphs (OGB's, GraphSAINT's, Reddit: data/published) are never downloaded; they become a store in
+    the cache folder when they are first loaded. ogbn-arxiv, -products and -papers100M have edges both ways.
 
     A store is read into memory up to 2 GiB of features and edges; a larger one is mapped: int32 edges and features
     stay on the disk until they are used. `in_memory` decides otherwise; other sources are always read.
@@ -65,13 +75,14 @@ def load(
     if found.tables:
         return _load_tables(found.path, encoding=encoding, split=split, seed=seed)
     with within(source):
-        if found.store:
-            return choose_split(load_store(open_store(found.path), in_memory=in_memory), split=split, seed=seed)
-        return _load_arrays(read_graph(found, labels=labels, trust=trust), split=split, seed=seed)
+        if found.store or found.name in RAW:
+            store = open_store(found.path) if found.name is None else published_store(found.name, found.root)
+            return choose_split(load_store(store, in_memory=in_memory), split=split, seed=seed)
+        return data_of_arrays(read_graph(found, labels=labels, trust=trust), split=split, seed=seed)
 
 
-def _load_arrays(arrays: Arrays, *, split: int, seed: int) -> Data:
-    """Make a checked graph of arrays; the names of classes say how many there are."""
+def data_of_arrays(arrays: Arrays, *, split: int, seed: int) -> Data:
+    """Make a checked graph of arrays in one layout; the names of classes say how many there are."""
     names = {name: arrays.pop(name) for name in NAMES if name in arrays}
     if arrays["x"].ndim > 2:
         remedy = "flatten them, or pass a Data to a model of your own that takes more dimensions"
@@ -93,7 +104,13 @@ def _load_tables(folder: Path, *, encoding: Mapping[str, Any] | None, split: int
     """Read tables; with an encoding, for prediction, ask for no labels and no training nodes."""
     from topoff.data.tables import read_tables
 
-    tables = read_tables(folder, encoding=encoding)
+    return data_of_tables(read_tables(folder, encoding=encoding), folder, encoding=encoding, split=split, seed=seed)
+
+
+def data_of_tables(
+    tables: Tables, folder: Path, *, encoding: Mapping[str, Any] | None = None, split: int, seed: int
+) -> Data:
+    """Make a checked graph of tables that were read."""
     data = _tensors(tables.arrays)
     data.names = Names(
         tables.node_ids, tables.class_names, tables.encoding, tuple(tables.notes), tables.written, folder

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from topoff.data.sources import graph_file, known_name, places_of
+from topoff.data.layout import STORE_FILES
+from topoff.data.published import RAW
+from topoff.data.sources import PREFIX, graph_file, known_name, places_of
 from topoff.data.write import TABLES
 from topoff.machine.places import expand_home
 
@@ -40,17 +42,20 @@ def refuse_source(out: str | Path, source: str | Path, *, root: str | Path | Non
 
 def _places(source: str | Path, *, root: str | Path | None) -> Iterator[Path]:
     """Yield the files and folders that exist and that a source may stand for, with links followed."""
+    name = known_name(source)
+    if name is not None and name in RAW:
+        yield from (file.resolve() for file in RAW[name].paths(places_of(PREFIX, root=root)[1]) if file.exists())
     for place in places_of(source, root=root):
         if place.exists():
             yield place.resolve()
-        if known_name(source) is not None and place.parent.is_dir():  # PyG spells the folders of some in another case
+        if name is not None and place.parent.is_dir():  # PyG spells the folders of some in another case
             others = place.parent.iterdir()
-            yield from (each.resolve() for each in others if known_name(each.name) == known_name(source))
+            yield from (each.resolve() for each in others if known_name(each.name) == name)
 
 
 def _files(place: Path) -> list[Path]:
     """Return what is read of a place, or would be if it were there: the file itself, or tables and arrays."""
     if not place.is_dir():
         return [place]
-    names = [place / name for name in (*TABLES, "graph.npz")]
+    names = [place / name for name in (*TABLES, "graph.npz", *STORE_FILES)]
     return [*names, *(name for file in names if (name := file.resolve()) != file), graph_file(place)]

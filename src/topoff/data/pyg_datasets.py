@@ -15,6 +15,7 @@ from topoff.data.archive import Pickled, check_array_file
 from topoff.data.layout import LAYOUT
 from topoff.data.npz import stored_features, unify
 from topoff.data.planetoid import read_karate, read_planetoid
+from topoff.data.published import URLS, check_count, check_labels
 from topoff.machine.cache import Arrays, cached, content_hash
 
 SECONDS = 10.0  # without an answer, after which a server counts as out of reach
@@ -29,7 +30,7 @@ CLASSES = {  # of PyG, and the names that they take
     "HeterophilousGraphDataset": ("Roman-empire", "Amazon-ratings", "Minesweeper", "Tolokers", "Questions"),
 }
 UNNAMED = (  # classes that take no name, and whose folder is root/<class>
-    *("Reddit", "Reddit2", "Flickr", "Yelp", "AmazonProducts", "Actor", "WikiCS", *KARATE),
+    *("Actor", "WikiCS", *KARATE),
 )
 # Name -> class, and the name that it takes
 PYG: dict[str, tuple[str, str | None]] = {name: (kind, name) for kind, names in CLASSES.items() for name in names}
@@ -51,7 +52,8 @@ def missing_files(name: str, root: Path) -> list[Path]:
 def read_pyg(name: str, root: Path, *, trust: bool = False) -> Arrays:
     """Read a PyG dataset from its raw files, which are downloaded where they are missing.
 
-    Without `trust` nothing in them is run: see `_read_raw`. Files that PyG has processed are never read.
+    Without `trust` nothing in them is run: see `_read_raw`. Files that PyG has processed are never read. What was read
+    is compared with the published counts.
     """
     missing = missing_files(name, root)
     if missing:
@@ -59,7 +61,11 @@ def read_pyg(name: str, root: Path, *, trust: bool = False) -> Arrays:
     raw = raw_files(name, root)
     key = content_hash("2", *(f"{path}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in raw))
     arrays = cached(f"{name}-{key}", lambda: _read_raw(name, root, raw=raw, trust=trust))
-    return unify(arrays, others=[], origin=name)
+    arrays = unify(arrays, others=[], origin=name)
+    check_labels(name, arrays["y"], arrays)
+    check_count(name, "features", arrays["x"].shape[1])
+    check_count(name, "edges", arrays["edge_index"].shape[1])
+    return arrays
 
 
 def _read_raw(name: str, root: Path, *, raw: list[Path], trust: bool) -> Arrays:
@@ -115,10 +121,10 @@ def _download(name: str, root: Path, *, missing: list[Path]) -> None:
     except Exception as error:
         for path in missing:
             path.unlink(missing_ok=True)
-        places = ", ".join(map(str, missing))
+        places, published = ", ".join(map(str, missing)), f", from {URLS[name]}" if name in URLS else ""
         raise FileNotFoundError(
             f"Expected the raw files of {name} at {places} (got no files there, and the download failed: "
-            f"{type(error).__name__}: {error}); put them there, or name another folder with 'root'."
+            f"{type(error).__name__}: {error}); put them there{published}, or name another folder with 'root'."
         ) from error
     finally:
         socket.setdefaulttimeout(timeout)

@@ -115,6 +115,23 @@ PRESETS: Mapping[str, Recipe] = {
 }
 
 
+def named(preset: str) -> Recipe:
+    """Return a preset by its name.
+
+    Raises:
+        ValueError: there is none of that name.
+
+    >>> named("arXiv")
+    Traceback (most recent call last):
+    ValueError: Expected the name of a preset (got 'arXiv'); did you mean arxiv?
+    """
+    if preset not in PRESETS:
+        near = {name.lower(): name for name in PRESETS}.get(preset.lower())
+        remedy = f"did you mean {near}?" if near else f"the presets are {', '.join(PRESETS)}."
+        raise ValueError(f"Expected the name of a preset (got '{preset}'); {remedy}")
+    return PRESETS[preset]
+
+
 def scaled(recipe: Recipe, scale: float) -> Recipe:
     """Return a recipe for a share of the nodes, edges and communities, with the same degrees.
 

@@ -1,4 +1,4 @@
-"""Find what a source stands for: the embedded graph, a PyG dataset, an .npz file or a folder; read its arrays.
+"""Find what a source stands for: the embedded graph, a published one, an .npz file or a folder; read its arrays.
 
 A name of ours may also be the name of a file or folder of the user's. `./Cora` is always the path and `name:Cora`
 always the dataset; plain `Cora` is either, as long as only one of them is there.
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topoff.data.npz import read_npz, read_wordnet
-from topoff.data.pyg_datasets import PYG, missing_files, raw_files, read_pyg
+from topoff.data.published import ALIASES, RAW
+from topoff.data.pyg_datasets import PYG, raw_files, read_pyg
 from topoff.data.refusal import refuse
 from topoff.data.store import is_store
 from topoff.machine.cache import Arrays, cache_dir
@@ -30,7 +31,7 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-GRAPHS = {_plain(name): name for name in ("wordnet", *PYG)}
+GRAPHS = {_plain(name): name for name in ("wordnet", *PYG, *RAW)}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def find_source(source: str | Path, *, root: str | Path | None = None) -> Source
             _refuse_name(source)
         return Source(str(source), None, found, base)
     twins = [path for path in (here, below) if _holds_graph(path)]
-    raw = [path.resolve() for path in raw_files(name, base)] if twins and name != "wordnet" else []
+    raw = [path.resolve() for path in _raw_files(name, base)] if twins and name != "wordnet" else []
     twin = next((path for path in twins if _is_folder(path) or graph_file(path).resolve() not in raw), None)
     if twin is None:
         return Source(str(source), name, Path(), base)
@@ -91,7 +92,7 @@ def find_source(source: str | Path, *, root: str | Path | None = None) -> Source
             stacklevel=3,
         )
         return Source(str(source), name, Path(), base)
-    if not missing_files(name, base):
+    if all(path.exists() for path in _raw_files(name, base)):
         _refuse_both(source, name, twin)
     return Source(str(source), None, twin, base)
 
@@ -136,7 +137,10 @@ def _other_tables(folder: Path) -> str:
 
 def known_name(source: str | Path) -> str | None:
     """Return the name of the graph that `source` is, however it is spelt; None for a path."""
-    return GRAPHS.get(_plain(source.removeprefix(PREFIX))) if isinstance(source, str) else None
+    if not isinstance(source, str):
+        return None
+    plain = _plain(source.removeprefix(PREFIX))
+    return GRAPHS.get(plain) or next((name for alias, name in ALIASES.items() if _plain(alias) == plain), None)
 
 
 def places_of(source: str | Path, *, root: str | Path | None = None) -> list[Path]:
@@ -159,6 +163,11 @@ def is_table_folder(path: Path) -> bool:
 
 
 # ---- paths
+
+
+def _raw_files(name: str, root: Path) -> list[Path]:
+    """Return where the raw files of a graph are, or would be."""
+    return RAW[name].paths(root) if name in RAW else raw_files(name, root)
 
 
 def _is_folder(path: Path) -> bool:
@@ -212,6 +221,7 @@ def _refuse_both(source: str | Path, name: str, path: Path) -> None:
     """Refuse a name that is a path as well."""
     kind = "folder" if path.is_dir() else "file"
     spelt = str(path) if path.is_absolute() or os.sep in str(path) else os.path.join(".", path)
-    what = "the graph that ships with topoff" if name == "wordnet" else f"the PyG dataset {name}"
+    what = "the graph that ships with topoff" if name == "wordnet" else f"the published graph {name}"
+    what = f"the PyG dataset {name}" if name in PYG else what
     got = f"{what} and the {kind} {path}"
     refuse(f"'{source}' to mean one graph", got, f"write {spelt} for the {kind}, or {PREFIX}{name} for the other")

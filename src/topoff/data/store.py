@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -178,8 +179,11 @@ def _check_arrays(header: Header) -> None:
         "edge_weight": (header.edges,),
         "node_ids": (header.nodes,),
     }
+    kinds = {"edge_index": "i", "indptr": "i", "x": "f", "y": "if", "split": "i", "edge_weight": "f", "node_ids": "iuU"}
     for name in (*STORED, *(shapes.keys() - set(STORED))):
         if name not in (*STORED, *OPTIONAL) or name not in shapes:
             raise KeyError(name)
         if (name == "y" and shapes[name][:1] != (header.nodes,)) or shapes[name] != wanted.get(name, shapes[name]):
             raise ValueError(f"{name} of shape {shapes[name]}")
+        if np.dtype(header.arrays[name].dtype).kind not in kinds[name]:
+            raise ValueError(f"{name} of {header.arrays[name].dtype}")

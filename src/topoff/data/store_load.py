@@ -6,6 +6,7 @@ the store has: features also in float16, and int32 edges.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,15 @@ from topoff.data.check import check, check_graph, vouched
 from topoff.data.layout import MASKS
 from topoff.data.names import Names
 from topoff.data.store import Store
+from topoff.machine.memory import free_memory
 
 IN_MEMORY = 2 << 30  # bytes of features and edges up to which a graph is read
+SHARE = 8  # of the free memory, a graph that is read takes at most one of so many parts
 
 
 def load_store(store: Store, *, in_memory: bool | None = None) -> Data:
-    """Return the graph of a store; read, where it takes up to 2 GiB in memory or where that is wished, else mapped.
+    """Return the graph of a store; read, where it takes up to 2 GiB and little of the free memory, or where that is
+    wished, else mapped.
 
     What is read is compared with its checksums and checked like any other graph. What is mapped was checked when it was
     written, and `Store.verify` compares the checksums.
@@ -31,7 +35,8 @@ def load_store(store: Store, *, in_memory: bool | None = None) -> Data:
         ValueError: what is read is not what was written.
     """
     if in_memory is None:
-        in_memory = memory_needed(store) <= IN_MEMORY
+        free = free_memory()
+        in_memory = memory_needed(store) <= (IN_MEMORY if free is None else min(IN_MEMORY, free // SHARE))
     if not in_memory:
         return vouched(mapped_data(store))
     store.verify()
@@ -41,6 +46,8 @@ def load_store(store: Store, *, in_memory: bool | None = None) -> Data:
             data[name] = data[name].clone()
     data.x = data.x.float() if data.x.dtype == torch.float16 else data.x
     data.edge_index = data.edge_index.long()
+    if data.names.ids is not None:
+        data.names = replace(data.names, node_ids=data.names.ids.to_pylist())
     return check(data) if "y" in data else check_graph(data)
 
 
@@ -76,13 +83,13 @@ def stand_in_text(settings: dict[str, Any] | None) -> str | None:
 
 
 def _names(store: Store) -> Names:
-    """Return the names; ids of nodes stay an array, since a list of so many objects may not fit into memory."""
+    """Return the names; ids of nodes are an array, since a list of so many objects may not fit into memory."""
     known, ids = store.header.names, None
     if "node_ids" in store.header.arrays:
         array = store.array("node_ids")
         ids = pa.array(np.asarray(array)) if array.dtype.kind in "iu" else pa.array(array.tolist(), pa.large_string())
     return Names(
-        node_ids=None if ids is None else ids.to_pylist(),
+        ids=ids,
         class_names=known.get("class_names"),
         encoding=known.get("encoding"),
         notes=tuple(known.get("notes", ())),

@@ -60,19 +60,20 @@ def write_store(
     path: Path,
     pieces: Pieces,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     tidy: Tidy | None = None,
     progress: Progress | None = None,
 ) -> Store:
     """Write a graph to the folder `path`, replacing a store that is there, and return it opened.
 
-    What is written is checked before it is moved to its place, as `topoff.data.check.check` does.
+    Features get the type `dtype`; without one, they keep theirs if they are floats. What is written is checked, as
+    `topoff.data.check.check` does, before it is moved to its place.
 
     Raises:
         ValueError: the graph is none.
         OSError: the disk is full, or something else cannot be written; then nothing is left.
     """
-    if dtype not in TYPES:
+    if dtype is not None and dtype not in TYPES:
         refuse(f"the type of the features to be {', '.join(TYPES)}", f"'{dtype}'", "choose one of them")
     with drafting(path) as draft:
         draft.mkdir()
@@ -126,8 +127,10 @@ def _write_rows(pieces: Iterable[Array], path: Path) -> Entry:
         return writer.finish((count, *first.shape[1:]))
 
 
-def _narrowed(x: Array, dtype: str) -> Array:
+def _narrowed(x: Array, dtype: str | None) -> Array:
     """Return features in another type; refuse those that would become infinite."""
+    if dtype is None:
+        dtype = x.dtype.name if x.dtype.name in TYPES else "float32"
     with np.errstate(over="ignore"):
         narrow = x.astype(dtype, copy=False)
     if narrow.dtype.itemsize < x.dtype.itemsize and not np.array_equal(np.isfinite(x), np.isfinite(narrow)):

@@ -12,22 +12,27 @@ if TYPE_CHECKING:
     import numpy as np
     from torch_geometric.data import Data
 
-FORMATS = ("csv", "parquet")
-TABLES = tuple(f"{table}.{ending}" for table in ("nodes", "edges") for ending in FORMATS)
+FORMATS = ("csv", "parquet", "store")
+TABLES = tuple(f"{table}.{ending}" for table in ("nodes", "edges") for ending in FORMATS[:2])
 OTHER_FILES = (".csv", ".tsv", ".parquet", ".json", ".npy", ".pt", ".pkl", ".gz", ".zip", ".h5")
 
 
 def ending_of(out: str, table_format: str | None) -> str:
-    """Return "npz", "csv" or "parquet"."""
+    """Return "npz", "csv", "parquet" or "store".
+
+    >>> ending_of("graph.store", None), ending_of("graph", "csv"), ending_of("graph", None)
+    ('store', 'csv', 'parquet')
+    """
     suffix = Path(out).suffix.lower()
     if suffix in OTHER_FILES:
         raise ValueError(
             f"Expected OUT to end in .npz or to be a folder (got '{out}'); for tables, name a folder and add --format."
         )
     if table_format is not None and table_format not in FORMATS:
-        raise ValueError(f"Expected --format to be {' or '.join(FORMATS)} (got '{table_format}'); or leave it out.")
+        known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise ValueError(f"Expected --format to be {known} (got '{table_format}'); or leave it out.")
     if suffix != ".npz":
-        return table_format or "parquet"
+        return table_format or ("store" if suffix == ".store" else "parquet")
     if table_format is not None:
         raise ValueError(
             f"Expected no --format with an .npz file (got '{table_format}'); leave it out, or name a folder."
@@ -81,7 +86,7 @@ def write_npz(data: Data, path: Path) -> None:
     from topoff.data.ids import as_array, node_ids
     from topoff.data.npz import stored_features
 
-    arrays: dict[str, Any] = {"edge_index": data.edge_index.numpy(), "y": data.y.numpy(), "split": _split_codes(data)}
+    arrays: dict[str, Any] = {"edge_index": data.edge_index.numpy(), "y": data.y.numpy(), "split": split_codes(data)}
     arrays |= stored_features(data.x.numpy())
     arrays |= {name: data[name].numpy() for name in ("edge_weight", "edge_attr") if data.get(name) is not None}
     if known_names(data, "node_ids"):
@@ -92,7 +97,7 @@ def write_npz(data: Data, path: Path) -> None:
         np.savez(file, **arrays)
 
 
-def _split_codes(data: Data) -> np.ndarray[Any, Any]:
+def split_codes(data: Data) -> np.ndarray[Any, Any]:
     """Return 0 (train), 1 (validation), 2 (test), -1 (none) per node."""
     codes = data.train_mask + 2 * data.val_mask + 3 * data.test_mask - 1
     return codes.numpy()  # type: ignore[no-any-return]
@@ -128,7 +133,7 @@ def split_column(data: Data) -> Any:
     """Return the split of every node as a pyarrow.Array (n,) of strings; nothing for a node in none."""
     import pyarrow
 
-    return pyarrow.array([*SPLITS, None]).take(pyarrow.array(_split_codes(data) % 4))  # -1 becomes 3
+    return pyarrow.array([*SPLITS, None]).take(pyarrow.array(split_codes(data) % 4))  # -1 becomes 3
 
 
 def _check_kept(nodes: dict[str, Any], *, ending: str) -> None:
@@ -174,5 +179,8 @@ def _label_columns(data: Data) -> dict[str, Any]:
 
 def known_names(data: Data, key: str) -> list[Any]:
     """Return the user's own "node_ids" or "class_names", strings if not all are integers; empty where unknown."""
-    known = list(getattr(getattr(data, "names", None), key, None) or ())
+    names: Any = getattr(data, "names", None)
+    known = list(getattr(names, key, None) or ())
+    if key == "node_ids" and not known and getattr(names, "ids", None) is not None:
+        known = names.ids.to_pylist()
     return known if all(isinstance(name, int) for name in known) else [str(name) for name in known]

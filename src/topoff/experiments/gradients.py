@@ -85,14 +85,11 @@ def epoch_gradient(method: Method, model: nn.Module, *, task: Task) -> EpochGrad
     total = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
     weights = squares = 0.0
     for batch in method.batches():
+        weight = task.batch_weight(batch)
+        if not weight:  # an empty one
+            continue
         model.zero_grad(set_to_none=True)
         method.learn(batch, task.batch_loss)
-        mask = batch.train_mask[: batch.get("batch_size") or None].cpu()
-        weight = float(mask.sum())
-        if "loss_weight" in batch:
-            weight = 1.0
-        elif task.weight is not None and task.kind in ("classes", "binary"):
-            weight = float(task.weight.cpu().double()[batch.y[: len(mask)].cpu()[mask]].sum())
         flat = [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().cpu() for p in parameters]
         gradient = torch.cat(flat).double()
         total += weight * gradient

@@ -15,7 +15,7 @@ from topoff.training.run_folder import RunFolder
 NUMBER = (int, float)
 MEASURED = "measured.json"  # of a run: its gradient error, and the load of the machine
 # Else nothing could be compared:
-SHARED = ("dataset", "root", "split", "row_normalize", "metric", "seed", "method", "epochs", "seconds")
+SHARED = ("dataset", "root", "split", "row_normalize", "standardize", "metric", "seed", "method", "epochs", "seconds")
 
 
 @dataclass(frozen=True)

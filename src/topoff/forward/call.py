@@ -126,6 +126,7 @@ class Learner(ABC):
         data: the whole graph.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         fast_dropout: let `nn.Dropout` inside the model draw its masks faster on the CPU (see `models/dropout`).
+        memory: GiB that may be taken, by default what is free; beyond, matrices over all nodes lie on disk.
         progress: told how far the preparation is.
     """
 
@@ -140,11 +141,12 @@ class Learner(ABC):
         *,
         call: Call | None = None,
         fast_dropout: bool = False,
+        memory: float | None = None,
         progress: Progress | None = None,
     ) -> None:
         plain(model)  # refuses what is no module
         self.model, self.data = model, in_precision(model, data, check(data, labels=False)).cpu()
-        self.call, self.fast_dropout, self.progress = call, fast_dropout, progress
+        self.call, self.fast_dropout, self.memory, self.progress = call, fast_dropout, memory, progress
         self.arguments = settle(plain(model), self.data) if call is None else None
         self._run = caller(model, call, arguments=self.arguments)
 
@@ -217,7 +219,11 @@ class Learner(ABC):
                 whole = out.new_full((int(self.data.num_nodes or 0), *out.shape[1:]), float("nan"))
             whole[nodes] = out
         assert whole is not None
-        return whole
+        return self._pooled(whole)
+
+    def _pooled(self, outputs: Tensor) -> Tensor:
+        """Return the outputs (n, out) of all processes; here there is one."""
+        return outputs
 
     def _seen(self, batch: Data) -> tuple[Tensor, Tensor]:
         with evaluating(self.model):

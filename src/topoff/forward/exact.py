@@ -1,9 +1,6 @@
 """Exact inference of any unmodified model on the whole graph, batch by batch, in lockstep.
 
-Every batch runs the user's own forward, on a stack of its own of which only one is awake at a time. At each
-propagation the batch hands in its rows and sleeps; when all have, the rows are one n x d matrix, and each batch goes on
-with true halo rows. What a sleeping batch holds is what its forward still needs: memory is one batch's work plus one
-n x d matrix per live layer, with no analysis of liveness and no layer computed twice (see docs/decisions.md).
+Batches run in lockstep, or where memory does not suffice for that, one after the other from disk.
 
 >>> import torch
 >>> from torch_geometric.nn import GCN
@@ -19,277 +16,60 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.forward.call import Call, caller, device_of, evaluating, plain
-from topoff.forward.convs import Conv, describe
-from topoff.forward.extended import Extended, is_alias
+from topoff.forward.call import Call, device_of, plain
+from topoff.forward.convs import describe
 from topoff.forward.foreign import raise_broken
-from topoff.forward.intercept import ConvCall, Handler
-from topoff.forward.member import Handed, Member
-from topoff.forward.norms import Moments, check_one_graph, is_over_all, normalized, sums_of
+from topoff.forward.lockstep import Lockstep, Remember
+from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
-from topoff.forward.runner import Attributes, Runner
+from topoff.forward.replay import Replay
 from topoff.graph.graph import Graph
-
-# Told the rows that a propagation reads by their place in the forward, "conv/call/hop", as `Subgraph` names it.
-Remember = Callable[[str, Tensor], None]
 
 
 def exact(
     model: nn.Module,
     graph: Graph,
-    batches: Sequence[Data],
+    batches: Sequence[Data] | Sequence[Tensor],
     *,
     plan: Plan,
     call: Call | None = None,
     remember: Remember | None = None,
     moments: dict[str, Moments] | None = None,
+    last: str | None = None,
+    lockstep: Callable[..., Lockstep] | None = None,
 ) -> Any:
     """Return the model's output for every node, equal to the full-batch forward in eval mode; (n, out).
 
-    Where the model returns several tensors, so does this.
+    Where the model returns several tensors, so does this; where it ends at the `last` place, None.
 
     Args:
         model: any PyG model; its mode and parameters are left as they are.
         graph: the whole graph.
-        batches: `graph.induced(nodes)` of node sets that hold every node once; their size bounds the memory.
+        batches: node sets that hold every node once, or `graph.induced(nodes)` of them; their size bounds the memory.
         plan: what the model needs, from `make_plan`.
         call: how to call the model on a batch, where its arguments cannot be filled by name.
         remember: told the (n, d) input of every propagation, but for raw features (see `Remember`).
         moments: filled with what norms over all nodes see, by place.
+        last: the place whose input is the last that anybody wants; nothing behind it is computed.
+        lockstep: what runs the batches; `SharedLockstep` where other processes run others.
+
+    On a graph with a shelf, where matrices over all nodes do not fit in memory, batches run one after the other, again
+    for every propagation (see `replay`), to the same bits; with a model on the CPU alone.
 
     Raises:
         ValueError: for a model that cannot be batched, with the reason.
     """
     model = plain(model)
-    lockstep = Lockstep(describe(model), graph, batches, plan, device=device_of(model, graph.data.x))
-    lockstep.remember, lockstep.moments = remember, moments
+    device, convs = device_of(model, graph.data.x), describe(model)
+    on_disk = graph.shelf is not None and device.type == "cpu"
+    steps = (lockstep or (Replay if on_disk else Lockstep))(convs, graph, batches, plan, device=device)
+    steps.remember, steps.moments, steps.last = remember, moments, last
     try:
-        return lockstep.run_model(model, call)
+        return steps.run_model(model, call)
     except Exception as error:
-        raise_broken(error, lockstep.awake.size)
-
-
-class Lockstep(Handler):
-    """Run one forward per batch, all in step."""
-
-    remember: Remember | None = None
-    moments: dict[str, Moments] | None = None
-
-    def __init__(
-        self, convs: list[Conv], graph: Graph, batches: Sequence[Data], plan: Plan, *, device: torch.device
-    ) -> None:
-        self.graph, self.plan = graph, plan
-        self.batches = [Member(graph, batch, plan, device=device) for batch in batches]
-        self.awake = self.batches[0]
-        super().__init__([conv for conv in convs if conv.path != "batch"])  # in eval mode a batch norm acts per row
-
-    def run_model(self, model: nn.Module, call: Call | None) -> Any:
-        """Run a model in eval mode; return its outputs in the order of the nodes."""
-        run = caller(model, call)
-        with evaluating(model), self.on(self.awake.data):
-            self.attributes = Attributes(model)
-            return self.run(lambda batch: run(model, batch))
-
-    @property
-    def now(self) -> ConvCall | None:
-        """The running conv of the batch that is awake."""
-        return self.awake.now
-
-    @now.setter
-    def now(self, call: ConvCall | None) -> None:
-        self.awake.now = call
-
-    @property
-    def calls(self) -> dict[str, int]:
-        """The calls of every conv so far, of the batch that is awake."""
-        return self.awake.calls
-
-    @calls.setter
-    def calls(self, calls: dict[str, int]) -> None:
-        self.awake.calls = calls
-
-    def run(self, forward: Callable[[Data], Any]) -> Any:
-        """Run all batches to the end and return their outputs in the order of the nodes."""
-        runners = [Runner(batch, forward) for batch in self.batches]
-        for runner, batch in zip(runners, self.batches, strict=True):
-            batch.runner = runner
-        try:
-            while True:
-                handed = [self._step(runner) for runner in runners]
-                if all(runner.done for runner in runners):
-                    return self._gather(handed)
-                if any(runner.done for runner in runners):
-                    raise ValueError(
-                        "Expected every batch to pass the same convs (got a forward whose depth depends on the "
-                        "batch): let it not depend on the rows or the size of the input."
-                    )
-                self._share(handed)
-                del handed  # or these rows would live on while the next ones are made
-        finally:
-            for runner in runners:
-                runner.close()
-                del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
-
-    def _step(self, runner: Runner) -> Any:
-        self.awake = runner.batch
-        with self.attributes.of(runner):
-            return runner.step()
-
-    def _share(self, handed: list[Handed]) -> None:
-        """Make one (n, d) matrix of what the batches handed in, or one sum, and give it to all."""
-        first = handed[0]
-        if any((other.conv.name, other.hop) != (first.conv.name, first.hop) for other in handed):
-            raise ValueError(
-                f"Expected every batch to pass the same convs (got {first.conv} for one batch and another one for "
-                f"another): let the forward not depend on the rows or the size of the input."
-            )
-        place = f"{first.conv.name}/{self.calls[first.conv.name]}/{first.hop}"
-        if first.is_sum:
-            moments = Moments.of(
-                [each.rows for each in handed], [each.nodes for each in self.batches], self.graph.num_nodes
-            )
-            whole = moments.means
-            if self.moments is not None:
-                self.moments[place] = moments
-        else:
-            whole = self._gather([each.rows for each in handed], of=f"what {first.conv} reads")
-            if self.remember and first.hop is not None:
-                self.remember(place, whole)
-        for batch in self.batches:
-            batch.shared = whole
-
-    def _gather(self, parts: list[Any], *, of: str = "the output", inner: bool = False) -> Any:
-        """Put the rows of all batches into one matrix, in the order of the nodes; in tuples and dicts, all of them."""
-        first = parts[0]
-        if isinstance(first, dict):
-            return {key: self._gather([part[key] for part in parts], of=of, inner=True) for key in first}
-        if isinstance(first, (tuple, list)):
-            found = [self._gather(list(items), of=of, inner=True) for items in zip(*parts, strict=True)]
-            return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
-        whole: Tensor | None = None
-        if inner and len(parts) > 1 and all(isinstance(part, Tensor) and is_alias(part, first) for part in parts):
-            return first  # one tensor, whatever its number of rows
-        for batch, part in zip(self.batches, parts, strict=True):
-            if not isinstance(part, Tensor) or part.dim() == 0 or part.size(0) not in (batch.size, batch.rows):
-                if inner:
-                    return _common(parts)
-                raise_rows(part, of=of, size=batch.size, whole=self.graph.num_nodes)
-            if whole is None:
-                whole = part.new_empty((self.graph.num_nodes, *part.shape[1:]))
-            whole[batch.nodes] = part[: batch.size]
-        assert whole is not None
-        return whole
-
-    def convolve(self, call: ConvCall) -> Any:
-        """Run a conv of the batch that is awake on true halo rows."""
-        batch, conv, wide = self.awake, call.conv, self.plan.wide
-        if conv.path == "norm":
-            return self._normalize(call)
-        call.known = self.knows(call) if wide else 0
-        general = conv.path == "general" or conv.name in self.plan.rewired
-        if general or wide:
-            near = batch.neighborhood(self.plan.flow_of(conv))
-            extended = Extended(
-                call, batch.data, batch.size, near, lambda h: batch.exchange(call, h)[near.halo], wide=wide
-            )
-        if general:
-            return self.leave(extended, extended.run()) if wide else extended.run()
-        given = call.linear(batch.data)
-        if wide:
-            given = extended.narrow(given)
-        if conv.transforms_first and given["x"].dim() == 2:  # (A H) W = A (H W)
-            given["x"], call.aggregated = self._aggregated(call, given["x"])
-        out = call.run(given)
-        return self.leave(extended, extended.widen(out)) if wide else out
-
-    def _aggregated(self, call: ConvCall, rows: Tensor) -> tuple[Tensor, bool]:
-        """Return the rows that a conv with a matrix before its messages reads, and whether they are aggregated already.
-
-        They are where that is known, where they are collected, and where fewer numbers are exchanged.
-        """
-        batch, told = self.awake, self.remember is not None
-        if rows is batch.data.x:
-            known = batch.known(call.operator, rows)
-            return (rows, False) if known is None else (known, True)
-        if not told and rows.size(1) > int(call.conv.module.out_channels):  # type: ignore[arg-type]
-            return rows, False
-        return batch.product(call.operator, rows, batch.exchange(call, rows, record=not call.known)), True
-
-    def propagate(self, call: ConvCall, operand: Tensor) -> Tensor:
-        """Multiply the rows of the global operator with the operand of all batches."""
-        batch = self.awake
-        if call.aggregated:
-            return operand
-        if operand is batch.data.x:
-            call.hop += 1
-            known = batch.known(call.operator, operand)
-            if known is not None:
-                return known.clone()  # some (GCN2Conv) write into what they are given
-            return batch.product(call.operator, operand, self.graph.features(operand.device))
-        record = not call.conv.transforms_first and not call.known
-        return batch.product(call.operator, operand, batch.exchange(call, operand, record=record))
-
-    def deep_steps(self, conv: Conv) -> frozenset[int]:
-        """Return the propagations of a conv that read another's result: they get true rows of that."""
-        return self.plan.deep.get(conv.name, frozenset())
-
-    def knows(self, call: ConvCall) -> int:
-        """Whether a conv of a wide model reads rows of the halo that the model has computed from features alone."""
-        hops = self.plan.known_hops.get(call.conv.name) or (0,)
-        return hops[call.number % len(hops)]
-
-    def leave(self, extended: Extended, out: Any) -> Any:
-        """Return the output of a conv in a wide model; nobody reads its rows outside the batch."""
-        return out
-
-    def _normalize(self, call: ConvCall) -> Any:
-        """Run a norm over all nodes on the sums of all batches."""
-        batch = self.awake
-        if not is_over_all(call.conv.module):
-            return call.forward(*call.args, **call.kwargs)
-        check_one_graph(call, batch.rows)
-        means = batch.hand_in(Handed(call.conv, 0, sums_of(call.x[: batch.size]), is_sum=True))
-        return normalized(call.conv.module, call.x, means, self.graph.num_nodes)
-
-
-def _common(parts: list[Any]) -> Any:
-    """Return what all batches have in common beside their rows, such as a penalty on the weights.
-
-    Raises:
-        ValueError: where they differ.
-    """
-    first = parts[0]
-    if not all(_is_same(first, part) for part in parts):
-        got = f"shape {tuple(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
-        raise ValueError(
-            f"Expected every output to have one row per node, or not to depend on the nodes (got {got} that is another "
-            f"one for every batch): compute it outside of the model, from its rows."
-        )
-    return first
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.shape == other.shape and bool(torch.allclose(one, other))
-    return bool(one == other)
-
-
-def raise_rows(part: Any, *, of: str, size: int, whole: int | None = None) -> NoReturn:
-    """Raise for what has not one row per node."""
-    if isinstance(part, Tensor) and part.dim() and part.size(0) == whole:
-        raise ValueError(
-            f"Expected {of} to have one row per node of the batch (got a row for every node of the graph, {whole} for "
-            f"{size}): a table of all nodes inside the model must be indexed by batch.n_id, give call=lambda model, "
-            f"batch: ..."
-        )
-    got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
-    raise ValueError(
-        f"Expected {of} to have one row per node (got {got} for a batch of {size} nodes): let the model return rows of "
-        f"nodes, and pool outside of it."
-    )
+        raise_broken(error, steps.awake.size)

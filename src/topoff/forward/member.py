@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from topoff.forward.runner import Runner
 from topoff.forward.structure import Structure
 from topoff.graph.graph import Graph, Neighborhood
 from topoff.graph.operators import Operator, Sparse
+from topoff.machine.shelf import take
+
+KEPT = 2**25  # edges of a graph whose operators are cut once for every batch; of a larger one, at every propagation
 
 
 @dataclass(frozen=True)
@@ -25,34 +29,57 @@ class Handed:
     hop: int | None  # the propagation; None where nobody is told of it
     rows: Tensor
     is_sum: bool = False
+    operator: Operator | None = None  # with which all rows are multiplied next; None: they are read themselves
 
 
 class Member:
     """Hold what one batch needs while all run in step."""
 
-    def __init__(self, graph: Graph, batch: Data, plan: Plan, *, device: torch.device) -> None:
-        """Take the batch, or what a wide model is called with instead, to the model's device."""
-        self.graph, self.device = graph, device
-        self.nodes: Tensor = batch.n_id.cpu()
+    def __init__(self, graph: Graph, batch: Data | Tensor, plan: Plan, *, device: torch.device) -> None:
+        """Take a batch to the model's device; of node ids, it is cut when it is first asked for."""
+        self.graph, self.plan, self.device = graph, plan, device
+        given = None if isinstance(batch, Tensor) else batch
+        self.nodes: Tensor = batch if isinstance(batch, Tensor) else batch.n_id.cpu()
         self.size = self.nodes.numel()
         self.shared: Tensor | None = None  # the (n, d) matrix of the current exchange
         self.now: ConvCall | None = None  # the conv that is running
         self.calls: dict[str, int] = {}  # of every conv so far
         self._operators: dict[Operator, Sparse] = {}
-        supplement = batch.get("supplement")  # of a batch that is at hand: it was cut already
+        supplement = given.get("supplement") if given is not None else None  # of a batch that was cut already
         self._structure: Structure | None = supplement.structure.to(device) if supplement else None
         self._around: dict[str, Neighborhood] = dict(self._structure.around) if self._structure else {}
-        wide = supplement.wide if supplement else None
-        if plan.wide and wide is None:
-            wide = graph.widened(batch, self.neighborhood(plan.around))
-        self.data = batch if wide is None else wide
-        self.data = self.data if self.data.x.device == device else self.data.to(device)
-        self.rows = int(self.data.num_nodes or 0)
+        self._given, self._wide = given, supplement.wide if supplement else None
+        self.aggregated: set[int] = set()  # addresses of matrices of all nodes that were multiplied already
         self.runner: Runner
 
-    def exchange(self, call: ConvCall, rows: Tensor, *, record: bool = True) -> Tensor:
-        """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them."""
-        whole = self.hand_in(Handed(call.conv, call.hop if record else None, rows))
+    @cached_property
+    def data(self) -> Data:
+        """What the model is called with: the batch, or what a wide model is called with instead."""
+        batch = self._given
+        if batch is None:  # without its edges, where nobody reads them
+            batch = self.graph.induced(self.nodes, edges=bool(self.plan.flows) or self.plan.wide)
+        if self.plan.wide:
+            batch = self._wide or self.graph.widened(batch, self.neighborhood(self.plan.around))
+        return batch if batch.x.device == self.device else batch.to(self.device)
+
+    @property
+    def rows(self) -> int:
+        """The rows of the tensors that the model sees."""
+        return int(self.data.num_nodes or 0) if self.plan.wide else self.size
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the batch's operators, and its rows of A X, are at hand."""
+        return self._structure is not None
+
+    def exchange(
+        self, call: ConvCall, rows: Tensor, *, record: bool = True, operator: Operator | None = None
+    ) -> Tensor:
+        """Hand in this batch's rows, sleep until all have, and return the (n, d) matrix of them.
+
+        With an `operator`, `product` is asked for next, and nothing else of the matrix.
+        """
+        whole = self.hand_in(Handed(call.conv, call.hop if record else None, rows, operator=operator))
         call.hop += record
         return whole
 
@@ -65,16 +92,25 @@ class Member:
 
     def product(self, operator: Operator, own: Tensor, rows: Tensor) -> Tensor:
         """Return A[B, :] H from the batch's own rows and those of all nodes (n, d); (b, d)."""
+        if rows.data_ptr() in self.aggregated:
+            return take(rows, self.nodes)
+        if self.graph.shelf is not None and rows is self.graph.data.x and not self.is_cut:
+            return take(self.graph.propagated((operator,)), self.nodes)
         if self._structure and operator in self._structure.spots:
             return self._structure.spots[operator].product(own[: self.size], rows)
-        if operator not in self._operators:  # cut at the first call
-            self._operators[operator] = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
-        return self._operators[operator] @ rows
+        cut = self._operators.get(operator)
+        if cut is None:
+            cut = self.graph.aggregation(operator).rows(self.nodes).to(self.device)
+            if self.graph.data.edge_index.size(1) <= KEPT:
+                self._operators[operator] = cut
+        return cut @ rows
 
     def known(self, operator: Operator, rows: Tensor) -> Tensor | None:
         """Return A[B, :] X where the rows are the raw features and it is at hand; (b, f)."""
-        if self._structure is None or rows is not self.data.x:
+        if rows is not self.data.x:
             return None
+        if self._structure is None:
+            return self.product(operator, rows, self.graph.features(rows.device))
         return self._structure.constants.get((operator,))
 
     def neighborhood(self, flow: str) -> Neighborhood:

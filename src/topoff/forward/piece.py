@@ -19,6 +19,7 @@ from topoff.graph.graph import Graph, entries, joined
 
 TRIED = 128  # nodes of a piece, or a few more
 ROUND = 24  # of which each round of the search adds at most so many, so that it is several hops deep
+CHUNK = 2**22  # edges that are looked at together
 PADDED = 2048  # most rows with which a model is tried for its dependence on the number of nodes
 
 
@@ -46,16 +47,24 @@ def few_of(graph: Graph) -> Data:
     data, n = graph.data, graph.num_nodes
     mask = data.get("train_mask")
     training = torch.arange(n) if mask is None else mask.nonzero().view(-1)
-    some = data.edge_index[:, :: max(1, data.edge_index.size(1) // ROUND)][:, :ROUND]
+    some = data.edge_index[:, :: max(1, data.edge_index.size(1) // ROUND)][:, :ROUND].long()
     nodes = torch.unique(torch.cat([training[:ROUND], some.reshape(-1), torch.arange(min(2, n))]))
     chosen = torch.zeros(n, dtype=torch.bool)
     chosen[nodes] = True
-    source, target = data.edge_index
-    inside = (chosen[source] & chosen[target]).nonzero().view(-1)
-    edges = torch.searchsorted(nodes, data.edge_index[:, inside].contiguous())
+    inside = _inside(data.edge_index, chosen)
+    edges = torch.searchsorted(nodes, data.edge_index[:, inside].long().contiguous())
     few = graph.fill(Data(edge_index=edges, num_nodes=len(nodes)), nodes, inside)
     few.n_id, few.batch_size = nodes, len(nodes)
     return few
+
+
+def _inside(edge_index: Tensor, chosen: Tensor) -> Tensor:
+    """Return the positions of the edges between chosen nodes, looking at some edges at a time."""
+    found = [torch.empty(0, dtype=torch.int64)]
+    for start in range(0, edge_index.size(1), CHUNK):
+        source, target = edge_index[:, start : start + CHUNK].long()
+        found.append(start + (chosen[source] & chosen[target]).nonzero().view(-1))
+    return torch.cat(found)
 
 
 def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
@@ -63,10 +72,9 @@ def _grown(graph: Graph, nodes: Tensor, generator: torch.Generator) -> Tensor:
     edges = graph.data.edge_index
     if edges.numel():
         number = torch.randint(edges.size(1), (1,), generator=generator)
-        nodes = torch.unique(torch.cat([nodes, edges[:, number].view(-1)]))
+        nodes = torch.unique(torch.cat([nodes, edges[:, number].view(-1).long()]))
     while nodes.numel() < TRIED:
-        near = [edges[:, graph.edges_into(nodes, flow=flow)] for flow in ("source_to_target", "target_to_source")]
-        ends = torch.unique(torch.cat(near, dim=1))
+        ends = graph.neighbors(nodes)
         fresh = ends[~torch.isin(ends, nodes)]
         if not fresh.numel():
             break

@@ -12,8 +12,8 @@ from topoff.data.check import check_graph
 from topoff.forward.arguments import settle
 from topoff.forward.call import Call, in_precision, plain
 from topoff.forward.exact import exact
+from topoff.forward.room import graph_for
 from topoff.forward.trial import make_plan
-from topoff.graph.graph import Graph
 from topoff.machine.notices import notify
 
 
@@ -24,9 +24,12 @@ def predict(
     ratio: float = 0.1,
     batches: str = "kaminpar",
     seed: int = 0,
+    memory: float | None = None,
     call: Call | None = None,
 ) -> Any:
     """Return the model's exact output for every node of a graph, batch by batch, without TOP; (n, out).
+
+    `memory` are the GiB that may be taken, by default what is free; beyond, matrices over all nodes lie on disk.
 
     >>> import torch
     >>> from torch_geometric.nn import GCN
@@ -38,6 +41,6 @@ def predict(
     if call is None:
         notify(settle(plain(model), data).line)
     sets = NodeSets(method=batches, ratio=ratio, seed=seed).fit(data)
-    graph = Graph(data)
+    graph = graph_for(plain(model), data, memory=memory)
     plan = make_plan(model, graph, call=call)
-    return exact(model, graph, [graph.induced(nodes) for nodes in sets.cover()], plan=plan, call=call)
+    return exact(model, graph, sets.cover(), plan=plan, call=call)

@@ -25,10 +25,10 @@ from topoff.forward.call import Call, caller, device_of, evaluating, own_rows
 from topoff.forward.convs import describe
 from topoff.forward.copies import copied, default_type, perturb, restored, undrawn
 from topoff.forward.difference import is_finite, relative_error
-from topoff.forward.exact import Lockstep
 from topoff.forward.finite import refuse_not_finite
 from topoff.forward.foreign import raise_broken, raise_in_place
 from topoff.forward.intercept import Handler, map_tensors, uncached
+from topoff.forward.lockstep import Lockstep
 from topoff.forward.piece import beside_another, cloned, padded
 from topoff.forward.plan import Plan
 from topoff.forward.refusals import refusing_global

@@ -3,7 +3,7 @@
 All run in one thread, in turns, each on a stack of its own (greenlet).
 
 >>> class One:
-...     data = Data(x=torch.ones(1, 1))
+...     data, device = Data(x=torch.ones(1, 1)), torch.device("cpu")
 >>> def forward(data):
 ...     runner.hand_in(1)
 ...     return 2
@@ -35,7 +35,7 @@ class Runner:
         self.batch = batch
         self.done = False
         self._closing = False
-        self._device = batch.data.x.device.type
+        self._device = batch.device.type
         self._forward = greenlet(lambda: self._run(forward))
         self._forward.gr_context = contextvars.copy_context()
 
@@ -96,6 +96,10 @@ class Attributes:
             yield
         finally:
             self._kept[runner] = [_taken(now, before) for now, before in self._before]
+
+    def forget(self, runner: Runner) -> None:
+        """Let go of what a batch that is done has left."""
+        self._kept.pop(runner, None)
 
 
 def _taken(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from topoff.forward.plan import Plan
+from topoff.graph.aggregation import Aggregation
 from topoff.graph.graph import Chain, Graph, Neighborhood
-from topoff.graph.operators import Aggregation, Movable, Operator, Sparse, multiply
+from topoff.graph.operators import Movable, Operator, Sparse, multiply
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,5 +100,5 @@ def closed_structure(graph: Graph, plan: Plan) -> Structure:
 
 def _constants(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> dict[Chain, Tensor]:
     """Return the rows of the propagated features that a plan needs, those of the features among them."""
-    constants = {chain: graph.propagated(chain).index_select(0, nodes) for chain in plan.chains}
+    constants = {chain: graph.propagated_rows(chain, nodes) for chain in plan.chains}
     return constants | {(): graph.data.x.index_select(0, nodes) if x is None else x} if constants else {}

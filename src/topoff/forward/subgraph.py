@@ -59,7 +59,7 @@ def cut_inside(graph: Graph, plan: Plan, nodes: Tensor, **operators: Any) -> Dat
 
 def _supplied(batch: Data, graph: Graph, plan: Plan, structure: Structure) -> Data:
     """Give a batch what its model needs besides."""
-    wide = graph.widened(batch, structure.around[plan.around]) if plan.wide else None
+    wide = graph.widened(batch, structure.around[plan.around], nodes=structure.nodes) if plan.wide else None
     own = {key: batch[key] for key in ("x", "edge_index", *graph.edge_level)}
     batch.supplement = Supplement(plan, structure, wide, own)
     return batch

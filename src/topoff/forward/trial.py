@@ -26,14 +26,15 @@ from torch.nn.parameter import is_lazy
 from topoff.forward.call import Call, caller, evaluating, own_rows, plain
 from topoff.forward.convs import Conv, describe
 from topoff.forward.difference import is_finite
-from topoff.forward.exact import Lockstep, raise_rows
 from topoff.forward.extended import Extended
 from topoff.forward.foreign import ForeignInputError, is_refusal
 from topoff.forward.intercept import ConvCall, map_tensors
+from topoff.forward.lockstep import Lockstep
 from topoff.forward.member import Handed
 from topoff.forward.piece import piece_of
 from topoff.forward.plan import Plan
 from topoff.forward.rehearsal import Rehearsal
+from topoff.forward.rows import raise_rows
 from topoff.forward.subgraph import Subgraph, cut_batch
 from topoff.forward.watch import Tracer, Watch
 from topoff.graph.graph import Graph
@@ -46,7 +47,7 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
         ValueError: for a model that cannot be batched, with the reason.
     """
     model, piece = plain(model), piece_of(graph)
-    _check_dtype(model, graph.data.x)
+    _check_dtype(model, graph.dtype)
     if any(is_lazy(parameter) for parameter in model.parameters()):
         with evaluating(model):
             caller(model, call)(model, piece.clone().to(next(model.parameters()).device))
@@ -82,13 +83,13 @@ def check_same_convs(model: nn.Module, plan: Plan) -> None:
         )
 
 
-def _check_dtype(model: nn.Module, x: Tensor) -> None:
+def _check_dtype(model: nn.Module, dtype: torch.dtype) -> None:
     """Refuse a model in another floating type than the features."""
     for name, parameter in model.named_parameters():
-        if not is_lazy(parameter) and torch.is_floating_point(parameter) and parameter.dtype != x.dtype:
+        if not is_lazy(parameter) and torch.is_floating_point(parameter) and parameter.dtype != dtype:
             raise ValueError(
-                f"Expected the model in the type of the features, {x.dtype} (got {parameter.dtype} for '{name}'): "
-                f"convert one of them, for example model.to({x.dtype})."
+                f"Expected the model in the type of the features, {dtype} (got {parameter.dtype} for '{name}'): "
+                f"convert one of them, for example model.to({dtype})."
             )
 
 

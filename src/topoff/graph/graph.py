@@ -22,7 +22,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.graph.operators import Aggregation, Movable, Operator, aggregation
+from topoff.graph.aggregation import Aggregation, aggregation
+from topoff.graph.incoming import Incoming, incoming_of
+from topoff.graph.operators import Movable, Operator
+from topoff.machine.shelf import Shelf
 
 Chain = tuple[Operator, ...]
 
@@ -105,9 +108,14 @@ def joined(value: Any, more: Any) -> Any:
 class Graph:
     """Prepare a validated `Data` for batching; nothing is built before it is needed."""
 
-    def __init__(self, data: Data) -> None:
-        """Note which attributes are of nodes, of edges and of the whole; a batch knows it from its graph."""
-        self.data = data
+    def __init__(self, data: Data, *, dtype: torch.dtype | None = None, shelf: Shelf | None = None) -> None:
+        """Note which attributes are of nodes, of edges and of the whole; a batch knows it from its graph.
+
+        `dtype` is the type in which batches have the features, where it is not the graph's own; `shelf`, where matrices
+        over all nodes lie that do not fit in memory.
+        """
+        self.data, self.shelf = data, shelf
+        self.dtype: torch.dtype = dtype or data.x.dtype
         self.num_nodes = int(data.num_nodes or 0)
         self.levels: Levels = vars(data).get("_levels") or levels_of(data)
         self.node_level = [key for key in self.levels.node if isinstance(data.get(key), Tensor)]
@@ -115,18 +123,25 @@ class Graph:
         self._aggregations: dict[Operator, Aggregation] = {}
         self._constants: dict[Chain, Tensor] = {}
         self._features: Tensor | None = None
-        self._incoming: dict[str, tuple[Tensor, Tensor]] = {}
+        self._incoming: dict[str, Incoming] = {}
+
+    def incoming(self, flow: str = "source_to_target") -> Incoming:
+        """Return the edges by receiver, sorted at the first call; all operators share them."""
+        if flow not in self._incoming:
+            self._incoming[flow] = incoming_of(self.data.edge_index, self.num_nodes, flow=flow)
+        return self._incoming[flow]
 
     def aggregation(self, operator: Operator) -> Aggregation:
         """Return A of an operator, built at the first call."""
         if operator not in self._aggregations:
-            self._aggregations[operator] = aggregation(self.data, operator)
+            incoming = self.incoming(operator.flow)
+            self._aggregations[operator] = aggregation(self.data, operator, incoming=incoming, dtype=self.dtype)
         return self._aggregations[operator]
 
     def features(self, device: torch.device) -> Tensor:
-        """Return the features on a device, moved there once."""
+        """Return the features on a device, moved there once; on the CPU in the graph's own type."""
         if self._features is None or self._features.device != device:
-            self._features = self.data.x.to(device)
+            self._features = self.data.x if device.type == "cpu" else self.data.x.to(device, self.dtype)
         return self._features
 
     def propagated(self, chain: Chain) -> Tensor:
@@ -134,44 +149,56 @@ class Graph:
         if not chain:
             return self.data.x  # type: ignore[no-any-return]
         if chain not in self._constants:
-            self._constants[chain] = self.aggregation(chain[-1]).all() @ self.propagated(chain[:-1])
+            whole, operand = self.aggregation(chain[-1]), self.propagated(chain[:-1])
+            self._constants[chain] = whole.product(operand, dtype=self.dtype, shelf=self.shelf)
         return self._constants[chain]
 
+    def propagated_rows(self, chain: Chain, nodes: Tensor) -> Tensor:
+        """Return some rows of the features after the operators of a chain; one operator needs no others; (b, f)."""
+        if len(chain) == 1 and chain not in self._constants:
+            rows: Tensor = self.aggregation(chain[0]).rows(nodes) @ self.data.x
+            return rows.to(self.dtype)
+        return self.propagated(chain).index_select(0, nodes)
+
     def let_go(self) -> None:
-        """Let go of the propagated features: batches that were cut once have their rows; they can be made again."""
-        self._constants.clear()
+        """Let go of the propagated features, unless they are on disk: batches that were cut once have their rows."""
+        if self.shelf is None:
+            self._constants.clear()
 
     @cached_property
     def corners(self) -> Tensor:
         """A node without edges, one with a self-loop, one with the most edges, and the last of all."""
-        source, target = self.data.edge_index
-        degree = torch.bincount(source, minlength=self.num_nodes) + torch.bincount(target, minlength=self.num_nodes)
-        alone, loops = (degree == 0).nonzero().view(-1), source[source == target]
-        last = alone.new_tensor([self.num_nodes - 1])
-        corners: Tensor = torch.unique(torch.cat([alone[:1], loops[:1], degree.argmax().view(1), last]))
+        incoming = self.incoming()
+        sent = incoming if incoming.is_symmetric else self.incoming("target_to_source")
+        degree = torch.from_numpy(incoming.degrees + sent.degrees)
+        alone, last = (degree == 0).nonzero().view(-1), torch.tensor([self.num_nodes - 1])
+        loops = torch.from_numpy(incoming.loops[:1])
+        corners: Tensor = torch.unique(torch.cat([alone[:1], loops, degree.argmax().view(1), last]))
         return corners
 
     def edges_into(self, nodes: Tensor, *, flow: str = "source_to_target") -> Tensor:
         """Return the positions of the edges whose messages arrive at the nodes, in the graph's own order."""
-        if flow not in self._incoming:
-            receiver = self.data.edge_index[1 if flow == "source_to_target" else 0]
-            order = receiver.argsort(stable=True)
-            order = order.to(torch.int32) if len(order) < 2**31 else order  # kept: half the memory
-            counts = torch.bincount(receiver, minlength=self.num_nodes)
-            self._incoming[flow] = order, torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        order, offsets = self._incoming[flow]
-        start, count = offsets[nodes], offsets[nodes + 1] - offsets[nodes]
-        skip = torch.repeat_interleave(start - (count.cumsum(0) - count), count)
-        edges = order[torch.arange(skip.numel()) + skip].long()
-        return torch.from_numpy(np.sort(edges.numpy()))  # several times as fast as torch's
+        incoming = self.incoming(flow)
+        edges, _ = incoming.spans(nodes.numpy())
+        edges = edges if incoming.order is None else incoming.order[edges]
+        return torch.from_numpy(np.sort(edges.astype(np.int64, copy=False)))  # several times as fast as torch's
 
-    def induced(self, nodes: Tensor) -> Data:
-        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them."""
-        edge_ids = self.edges_into(nodes)
-        local, edges = self._numbered(nodes), self.data.edge_index.index_select(1, edge_ids)
-        source = local.index_select(0, edges[0])
+    def neighbors(self, nodes: Tensor) -> Tensor:
+        """Return who sends to the nodes or receives from them, ascending; of a symmetric graph one look suffices."""
+        flows = ("source_to_target",) if self.incoming().is_symmetric else ("source_to_target", "target_to_source")
+        found = [each.senders[each.spans(nodes.numpy())[0]] for each in map(self.incoming, flows)]
+        return torch.from_numpy(np.unique(np.concatenate(found)).astype(np.int64))
+
+    def induced(self, nodes: Tensor, *, edges: bool = True) -> Data:
+        """Return the batch as a PyG `Data`: the edges inside it, and the graph's attributes as `fill` cuts them.
+
+        Without `edges` there are none: enough for a model whose messages are all taken from operators.
+        """
+        edge_ids = self.edges_into(nodes if edges else nodes[:0])
+        local, ends = self._numbered(nodes), self._edges(edge_ids)
+        source = local.index_select(0, ends[0])
         inside = (source >= 0).nonzero().view(-1)
-        target = local.index_select(0, edges[1].index_select(0, inside))
+        target = local.index_select(0, ends[1].index_select(0, inside))
         batch = Data(edge_index=torch.stack([source.index_select(0, inside), target]))
         self.fill(batch, nodes, edge_ids.index_select(0, inside))
         batch.n_id = nodes
@@ -183,7 +210,8 @@ class Graph:
         for keys, kept in ((self.levels.node, nodes), (self.levels.edge, edge_ids)):
             for key in keys:
                 if key in self.data:
-                    batch[key] = entries(self.data[key], kept)
+                    found = entries(self.data[key], kept)
+                    batch[key] = found.to(self.dtype) if key == "x" else found
         for key in self.levels.whole:
             if key in self.data:
                 batch[key] = self.data[key]
@@ -194,15 +222,15 @@ class Graph:
         """Return the edges about a batch and its halo C: those of a flow, N(B) -> B, or all that are `AROUND`."""
         around, local = flow in (AROUND, APART), self._numbered(nodes)
         edge_ids = self._touching(nodes) if around else self.edges_into(nodes, flow=flow)
-        edges = self.data.edge_index[:, edge_ids]
-        halo = edges[local[edges] < 0].unique()
+        edges = self._edges(edge_ids)
+        halo = torch.unique(edges[local[edges] < 0])
         size = nodes.numel() + halo.numel()
         local[halo] = torch.arange(nodes.numel(), size)
         others = 0
         if around:
             edge_ids = self._touching(torch.cat([nodes, halo]))
-            edges = self.data.edge_index[:, edge_ids]
-            beyond = edges[local[edges] < 0].unique()
+            edges = self._edges(edge_ids)
+            beyond = torch.unique(edges[local[edges] < 0])
             others = min(1, beyond.numel()) if flow == AROUND else beyond.numel()
             local[beyond] = size if flow == AROUND else torch.arange(size, size + others)
         others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
@@ -211,15 +239,19 @@ class Graph:
         edge_ids = edge_ids[order]
         values = {key: self.data[key][edge_ids] for key in self.edge_level}
         features = {key: _with_zeros(self.data[key][halo], others) for key in self.node_level}
+        features |= {"x": features["x"].to(self.dtype)} if "x" in features else {}
         return Neighborhood(halo, edges[:, order], edge_ids, values, features, others)
 
-    def widened(self, batch: Data, near: Neighborhood) -> Data:
-        """Return a batch with the rows of its neighbourhood after its own, and with all edges there."""
-        wide = copy.copy(batch)
+    def widened(self, batch: Data, near: Neighborhood, *, nodes: Tensor | None = None) -> Data:
+        """Return a batch with the rows of its neighbourhood after its own, and with all edges there.
+
+        Its own rows are `nodes` (b,) in this graph, where these are not its `n_id`: of a batch of another graph.
+        """
+        wide, further = copy.copy(batch), [near.halo, near.halo.new_zeros(near.others)]
         wide.edge_index = near.edge_index
-        wide.n_id = torch.cat([batch.n_id, near.halo, near.halo.new_zeros(near.others)])
+        self.fill(wide, torch.cat([batch.n_id if nodes is None else nodes, *further]), near.edge_ids)
+        wide.n_id = torch.cat([batch.n_id, *further])
         wide.num_nodes = wide.n_id.numel()
-        self.fill(wide, wide.n_id, near.edge_ids)
         for key, rows in near.features.items():  # zeros beyond the halo
             wide[key] = torch.cat([batch[key], rows])
         return wide
@@ -229,6 +261,11 @@ class Graph:
         both = [self.edges_into(nodes, flow=flow) for flow in ("source_to_target", "target_to_source")]
         touching: Tensor = torch.unique(torch.cat(both))
         return touching
+
+    def _edges(self, edge_ids: Tensor) -> Tensor:
+        """Return some edges; with 64 bits, as PyG wants them."""
+        edges: Tensor = self.data.edge_index.index_select(1, edge_ids)
+        return edges.long()
 
     def _numbered(self, nodes: Tensor) -> Tensor:
         """Return (n,) the position of each node in the batch, -1 outside."""

@@ -1,30 +1,21 @@
-"""The global aggregation operator A: built once with the degrees of the whole graph, fast A @ H and its gradient.
+"""What a conv multiplies with: the name of an operator, and a sparse matrix with a fast product and its gradient.
 
-Every mini-batch takes its rows from the same A, so a node's message weights never depend on the batch that it is in.
-
->>> import torch
->>> from torch_geometric.data import Data
->>> path = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
->>> A = aggregation(path, Operator(aggr="mean"))
->>> A.all() @ path.x
-tensor([[0.0000, 1.0000, 0.0000],
-        [0.5000, 0.0000, 0.5000],
-        [0.0000, 1.0000, 0.0000]])
+>>> import scipy.sparse as sp
+>>> to_sparse(sp.csr_array(np.array([[0.0, 2.0], [1.0, 0.0]])), torch.float32) @ torch.eye(2)
+tensor([[0., 2.],
+        [1., 0.]])
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch_geometric.data import Data
 
 
 @dataclass(frozen=True)
@@ -104,6 +95,8 @@ def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
     """
     if h.numel() == 0 or ids.numel() == 0:
         return values.new_zeros(offsets.numel() - 1, h.size(1))
+    if len(h) > len(ids) and (h.dtype != values.dtype or not h.is_contiguous()):
+        ids, h = _read_alone(ids, h)  # nothing else is converted
     h = h.to(values.dtype)
     if h.is_cuda:
         shape = (offsets.numel() - 1, h.size(0))
@@ -114,9 +107,16 @@ def multiply(ids: Tensor, offsets: Tensor, values: Tensor, h: Tensor) -> Tensor:
     )
 
 
+def _read_alone(ids: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows of h that are read, each once, and the ids among them."""
+    read, places = torch.unique(ids, return_inverse=True)
+    return places.to(ids.dtype), h.index_select(0, read)
+
+
 def multiply_along(matrix: Sparse, h: Tensor, axis: int) -> Tensor:
     """Multiply along the axis of h that holds the nodes: `matrix @ h` for axis 0, differentiable in h.
 
+    >>> import scipy.sparse as sp
     >>> ring = to_sparse(sp.csr_array(np.roll(np.eye(3), 1, axis=1)), torch.float32)
     >>> multiply_along(ring, torch.arange(6.0).view(1, 3, 2), axis=-2)
     tensor([[[2., 3.],
@@ -141,96 +141,6 @@ class _Product(torch.autograd.Function):
         """Return A^T grad, the gradient in h; A itself is constant."""
         ids_t, offsets_t, values_t = ctx.saved_tensors
         return multiply(ids_t, offsets_t, values_t, grad), *[None] * 6
-
-
-@dataclass(frozen=True)
-class Aggregation:
-    """Hold A (n x n) of one operator as scipy CSR, and cut the pieces out of it that batches need."""
-
-    operator: Operator
-    matrix: Any  # scipy.sparse.csr_array (n, n)
-    dtype: torch.dtype  # of the features, and of PyG's own weights
-
-    @cached_property
-    def symmetric(self) -> bool:
-        """Whether A equals A^T, exactly; then so does every A[B, B]."""
-        difference = self.matrix - self.matrix.T
-        return bool(difference.nnz == 0 or np.abs(difference.data).max() == 0.0)
-
-    def all(self) -> Sparse:
-        """Return the whole of A."""
-        return self._sparse(self.matrix, symmetric=self.symmetric)
-
-    def rows(self, nodes: Tensor) -> Sparse:
-        """Return A[B, :], the columns numbered globally."""
-        return self._sparse(self.matrix[_array(nodes)], transpose=False)
-
-    def within(self, nodes: Tensor) -> Sparse:
-        """Return A[B, B], both sides numbered by position in the batch."""
-        return self._within(*self._rows(nodes))
-
-    def cut(self, nodes: Tensor) -> tuple[Sparse, Tensor, Sparse]:
-        """Return A[B, B], the boundary rows (positions in the batch), and A[boundary, not B], its columns global."""
-        rows, column = self._rows(nodes)
-        outside = column < 0
-        pointers = _pointers(rows, outside)
-        boundary = np.flatnonzero(np.diff(pointers))
-        entries = (rows.data[outside], rows.indices[outside], np.append(0, pointers[boundary + 1]))
-        halo = sp.csr_array(entries, shape=(len(boundary), self.matrix.shape[1]))
-        return self._within(rows, column), torch.from_numpy(boundary), self._sparse(halo, transpose=False)
-
-    def _rows(self, nodes: Tensor) -> tuple[Any, np.ndarray[Any, Any]]:
-        """Return A[B, :] and, for each of its entries, the column's position in the batch, -1 outside."""
-        ids = _array(nodes)
-        position = np.full(self.matrix.shape[1], -1, dtype=np.int64)
-        position[ids] = np.arange(len(ids))
-        rows = self.matrix[ids]
-        return rows, position[rows.indices]
-
-    def _within(self, rows: Any, column: np.ndarray[Any, Any]) -> Sparse:
-        keep, size = column >= 0, rows.shape[0]
-        inside = sp.csr_array((rows.data[keep], column[keep], _pointers(rows, keep)), shape=(size, size))
-        return self._sparse(inside, symmetric=self.symmetric)
-
-    def _sparse(self, matrix: Any, **kind: bool) -> Sparse:
-        """Convert a piece; a product with it has the type of PyG's own."""
-        return replace(to_sparse(matrix, self.dtype, **kind), weighs=self.dtype if self.operator.weighted else None)
-
-
-def aggregation(data: Data, operator: Operator) -> Aggregation:
-    """Build A of an operator on the whole graph, as PyG's own layer weighs its messages there.
-
-    A[i, j] is the weight of the message from j to i; duplicate edges add up.
-    """
-    edge_index, weight = _weighted_edges(data, operator)
-    source, target = edge_index if operator.flow == "source_to_target" else edge_index.flip(0)
-    n = int(data.num_nodes or 0)
-    if operator.aggr == "mean":
-        weight = weight / torch.bincount(target, minlength=n).clamp(min=1).to(weight.dtype)[target]
-    entries = (_array(weight), (_array(target), _array(source)))
-    return Aggregation(operator, sp.coo_array(entries, shape=(n, n)).tocsr(), data.x.dtype)
-
-
-def _weighted_edges(data: Data, operator: Operator) -> tuple[Tensor, Tensor]:
-    """Return the edges and weights that PyG's layer hands to `propagate` on the whole graph, in float64."""
-    from torch_geometric.nn.conv.gcn_conv import gcn_norm
-    from torch_geometric.utils import add_self_loops, degree, remove_self_loops
-
-    edges = data.edge_index
-    n = int(data.num_nodes or 0)
-    weight = None if operator.weight is None else data[operator.weight].detach().to(torch.float64).view(-1)
-    if operator.norm == "gcn":
-        loops = {"improved": operator.improved, "add_self_loops": operator.self_loops, "flow": operator.flow}
-        return gcn_norm(edges, weight, n, dtype=torch.float64, **loops)  # type: ignore[no-any-return]
-    if operator.norm == "cluster":
-        if operator.self_loops:
-            edges, _ = add_self_loops(remove_self_loops(edges)[0], num_nodes=n)
-        share = (1.0 / degree(edges[1], n).clamp_(1.0))[edges[1]]  # in the default type, as PyG does
-        loop = edges[0] == edges[1]
-        return edges, torch.where(loop, share + operator.diag_lambda * share, share).to(torch.float64)
-    if operator.self_loops:
-        edges, weight = add_self_loops(edges, weight, num_nodes=n)
-    return edges, torch.ones(edges.size(1), dtype=torch.float64) if weight is None else weight
 
 
 def to_sparse(matrix: Any, dtype: torch.dtype, *, transpose: bool = True, symmetric: bool = False) -> Sparse:
@@ -261,13 +171,3 @@ def _csr_tensors(matrix: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
     index = np.int32 if max(*matrix.shape, matrix.nnz) < 2**31 else np.int64
     ids, offsets = matrix.indices.astype(index, copy=False), matrix.indptr.astype(index, copy=False)
     return torch.from_numpy(ids), torch.from_numpy(offsets), torch.from_numpy(matrix.data).to(dtype)
-
-
-def _pointers(rows: Any, keep: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the row pointers that are left when only the entries in `keep` stay."""
-    pointers: np.ndarray[Any, Any] = np.append(0, np.cumsum(keep))[rows.indptr]
-    return pointers
-
-
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return tensor.detach().cpu().numpy()

@@ -1,1 +1,1 @@
-"""Disk, memory and log; knows no graph."""
+"""Disk, memory, processes and log; knows no graph."""

@@ -43,13 +43,19 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def trim() -> None:
+    """Give freed memory back to the system, where that is Linux with glibc."""
+    if sys.platform.startswith("linux"):
+        give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if give_back is not None:
+            give_back(0)
+
+
 def forget_peak() -> bool:
     """Give freed memory back and measure the peak from here on; return whether the system can forget one (Linux)."""
     if not sys.platform.startswith("linux"):
         return False
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to what is resident now
     except OSError:
@@ -81,14 +87,48 @@ def machine() -> dict[str, Any]:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that new processes could take; None if the system does not say."""
+    """Return the bytes that this process could take; None if the system does not say.
+
+    A limit on a group of processes, such as a container's, counts, too.
+    """
     if line := _line("/proc/meminfo", "MemAvailable"):
-        return int(line.split()[0]) * 1024
+        return min(int(line.split()[0]) * 1024, *_group_memory())
     names = getattr(os, "sysconf_names", {})
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in names else None
 
 
-def _line(path: str, name: str) -> str | None:
+def _group_memory(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """Return the bytes that the limits on this process leave, of its control group and those around it; at least one.
+
+    What of the memory in use could be given back (files that were read) counts as free.
+    """
+    found = [sys.maxsize]
+    for line in groups.read_text().splitlines() if groups.is_file() else ():
+        _, controllers, own = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        names = (
+            ("memory.max", "memory.current") if not controllers else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        )
+        place = root / controllers / own.lstrip("/")
+        for folder in (place, *place.parents):
+            limit, used = (_number(folder / name) for name in names)
+            if limit is not None and used is not None and limit < 2**60:
+                given_back = _line(str(folder / "memory.stat"), "total_inactive_file", sign=" ")
+                given_back = given_back or _line(str(folder / "memory.stat"), "inactive_file", sign=" ") or "0"
+                found.append(max(0, limit - used + int(given_back)))
+            if folder == root:
+                break
+    return found
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file; None where there is none, or "max"."""
+    text = path.read_text().strip() if path.is_file() else ""
+    return int(text) if text.isdecimal() else None
+
+
+def _line(path: str, name: str, *, sign: str = ":") -> str | None:
     """Return what a file of /proc says under a name; None where there is no such file or line."""
     lines = Path(path).read_text().splitlines() if Path(path).is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
+    return next((line.partition(sign)[2].strip() for line in lines if line.startswith(name)), None)

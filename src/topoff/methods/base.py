@@ -17,10 +17,11 @@ from topoff.batching.pagerank import senders
 from topoff.batching.position import Position
 from topoff.batching.ratio import count_batches
 from topoff.data.check import check
-from topoff.forward.call import Learner, Progress
+from topoff.forward.call import Learner, Progress, plain
 from topoff.forward.exact import exact
 from topoff.forward.intercept import Handler
 from topoff.forward.plan import Plan
+from topoff.forward.room import graph_for
 from topoff.forward.subgraph import Subgraph
 from topoff.forward.trial import check_same_convs, make_plan, recheck
 from topoff.graph.graph import APART, AROUND, Graph
@@ -46,10 +47,10 @@ def check_linear(plan: Plan, *, method: str, instead: str) -> None:
             )
 
 
-def pieces_of(graph: Graph, *, most: int) -> list[Data]:
-    """Cut the whole graph into pieces for exact inference."""
+def pieces_of(graph: Graph, *, most: int) -> list[Tensor]:
+    """Share out all nodes into pieces for exact inference."""
     count = min(most, max(1, graph.num_nodes // AT_LEAST))
-    return [graph.induced(nodes) for nodes in torch.arange(graph.num_nodes).tensor_split(count)]
+    return list(torch.arange(graph.num_nodes).tensor_split(count))
 
 
 def heard(plan: Plan, graph: Graph) -> tuple[Ints, Ints]:
@@ -73,7 +74,7 @@ class MiniBatches(Learner):
         data: the whole graph.
         ratio: share of the nodes (or of the training nodes) per batch.
         seed: random seed.
-        fast_dropout: see `TOP`.
+        fast_dropout, memory: see `TOP`.
         progress: told how far the preparation is.
     """
 
@@ -90,11 +91,12 @@ class MiniBatches(Learner):
         ratio: float = 0.1,
         seed: int = 0,
         fast_dropout: bool = False,
+        memory: float | None = None,
         progress: Progress | None = None,
     ) -> None:
         count_batches(ratio)  # refuses one that is out of range
         check(data)  # with labels
-        super().__init__(model, data, fast_dropout=fast_dropout, progress=progress)
+        super().__init__(model, data, fast_dropout=fast_dropout, memory=memory, progress=progress)
         self.ratio, self.seed, self.position = ratio, seed, Position()
         self._split: tuple[int, list[Ints]] = (-1, [])  # an epoch and the training nodes of its batches
 
@@ -125,7 +127,7 @@ class MiniBatches(Learner):
 
     def prepare(self) -> None:
         """Look at the model and the graph."""
-        self.graph = Graph(self.data)
+        self.graph = graph_for(plain(self.model), self.data, memory=self.memory)
         self.plan: Plan = make_plan(self.model, self.graph)
         if not self.any_model:
             self.plan.check_local()

@@ -30,7 +30,7 @@ class Drop(Top):
     [(10, 2), (10, 2)]
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "train_only")
+    settings: ClassVar[tuple[str, ...]] = ("batches", "ratio", "parts", "regroup", "train_only", "accumulate")
 
     def __init__(self, model: nn.Module, data: Data, **settings: Any) -> None:
         super().__init__(model, data, **settings, rank=0, refresh="never", offset=False)

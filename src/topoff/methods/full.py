@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.position import Position
-from topoff.forward.call import Learner, evaluating
+from topoff.forward.call import Learner, evaluating, plain
+from topoff.forward.room import graph_for
 from topoff.forward.subgraph import Subgraph, whole_graph
 from topoff.forward.trial import check_same_convs, make_plan, recheck
-from topoff.graph.graph import Graph
 
 
 class Full(Learner):
@@ -41,7 +41,7 @@ class Full(Learner):
 
     def prepare(self) -> None:
         """Build the operators."""
-        self.graph = Graph(self.data)
+        self.graph = graph_for(plain(self.model), self.data, memory=self.memory)
         self.plan = make_plan(self.model, self.graph, call=self.call).in_batch_only()
         self.handler, self._whole = Subgraph(self.plan.convs), whole_graph(self.graph, self.plan)
 

@@ -30,7 +30,10 @@ class Method(Protocol):
         """Do once what training needs: partition, embeddings, compensation."""
 
     def batches(self) -> Iterator[Data]:
-        """Yield what is left of the current epoch, then go on to the next one."""
+        """Yield what is left of the current epoch, then go on to the next one.
+
+        Where a step has several batches, a place in it without one has an empty batch (`batch_size` 0).
+        """
 
     def forward(self, batch: Data) -> Tensor:
         """Return the outputs of the first `batch_size` nodes of a batch, with gradients; (batch_size, out)."""

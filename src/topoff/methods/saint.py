@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +25,8 @@ from torch_geometric.data import Data
 from topoff.batching.pattern import Ints, Pattern, pattern_of, undirected
 from topoff.batching.samplers import Floats, Sampler, count, edge_sampler, node_sampler, walk_sampler
 from topoff.forward.subgraph import cut_inside
-from topoff.graph.operators import Aggregation, Operator
+from topoff.graph.aggregation import Aggregation
+from topoff.graph.operators import Operator
 from topoff.methods.base import MiniBatches
 
 COVERAGE = 50  # how often a node is drawn beforehand, on average (the authors' default)
@@ -133,7 +133,7 @@ class Saint(MiniBatches):
         row, column = row[others], matrix.indices[others].astype(np.int64)
         places = self.pairs.positions(np.minimum(row, column), np.maximum(row, column))
         matrix.data[others] *= self._scale(row, places)
-        return replace(aggregation, matrix=matrix)
+        return Aggregation.of(operator, aggregation.dtype, matrix)
 
     def _scale(self, receiver: Ints, places: Ints) -> Floats:
         """Return 1 / alpha_uv = C_v / C_uv of some pairs and their receivers v, clipped."""

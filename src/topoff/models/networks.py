@@ -19,6 +19,7 @@ from torch_geometric.nn import ClusterGCNConv, GATConv, GCN2Conv, GCNConv, Messa
 
 from topoff.models.stack import Network, check_positive
 
+CHUNK = 2**22  # edges that are counted at once
 AGGREGATORS = ("sum", "mean", "min", "max", "var", "std")
 SCALERS = ("identity", "amplification", "attenuation", "linear", "inverse_linear")
 
@@ -142,7 +143,13 @@ class PNA(Network):
 class LinearGNN(GCN):
     """Stack GCNConv and nothing else: the model for which compensation by linear combinations is exact."""
 
-    fixed: ClassVar[Mapping[str, Any]] = {"norm": "none", "residual": False, "jk": False, "linear": False}
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "norm": "none",
+        "residual": False,
+        "jk": False,
+        "linear": False,
+        "edge_dropout": 0.0,
+    }
 
     def __init__(self, in_channels: int, hidden_channels: int, *, dropout: float = 0.0, **options: Any) -> None:
         super().__init__(in_channels, hidden_channels, dropout=dropout, **self.fixed, **options)
@@ -177,4 +184,16 @@ def degree_histogram(edge_index: Tensor, num_nodes: int) -> Tensor:
     >>> degree_histogram(torch.tensor([[0, 1, 2], [1, 0, 0]]), 4)
     tensor([2, 1, 1])
     """
-    return torch.bincount(torch.bincount(edge_index[1], minlength=num_nodes))
+    return torch.bincount(in_degrees(edge_index, num_nodes))
+
+
+def in_degrees(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Count the incoming edges of every node.
+
+    >>> in_degrees(torch.tensor([[0, 1, 2], [1, 0, 0]]), 4)
+    tensor([2, 1, 0, 0])
+    """
+    degrees = torch.zeros(num_nodes, dtype=torch.int64, device="cpu")  # also where a model is made without weights
+    for some in torch.split(edge_index[1].cpu(), CHUNK):  # torch makes int64 of all that it counts at once
+        degrees += torch.bincount(some, minlength=num_nodes)
+    return degrees

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import dropout_edge
 
 from topoff.models.dropout import dropout as drop
 
@@ -77,6 +78,8 @@ class Network(Sized):
         jk: jumping knowledge, MLP_out(1/(L+1) sum_l MLP_l(H_l)), H_0 being the input (Appendix B.2); every MLP_l is a
             linear layer and ReLU, MLP_out has one hidden layer.
         linear: a linear layer and activation before the convs, a linear layer after them.
+        edge_dropout: share of the edges that a forward in training leaves out, the same ones in all layers (DropEdge,
+            Rong et al., ICLR 2020). The model then reads its edges itself, which makes batches costlier.
         options: those of `Sized`.
     """
 
@@ -91,10 +94,11 @@ class Network(Sized):
         residual: bool = True,
         jk: bool = False,
         linear: bool = False,
+        edge_dropout: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(in_channels, hidden_channels, **options)
-        self.residual = residual
+        self.residual, self.edge_dropout = residual, edge_dropout
         num_layers, out_channels = self.num_layers, self._sizes[-1]
         width, ends = self._width(hidden_channels), jk or linear  # whether linear layers make the output
         widths = [width if linear else in_channels, *[width] * (num_layers - 1), width if ends else out_channels]
@@ -137,6 +141,9 @@ class Network(Sized):
         """Return (n, out_channels)."""
         if edge_weight is not None and not self.weighted:
             warnings.warn(f"{type(self).__name__} does not use edge weights; GCN and GCNII do.", stacklevel=2)
+        if self.training and self.edge_dropout:
+            edge_index, kept = dropout_edge(edge_index, p=self.edge_dropout)
+            edge_weight = None if edge_weight is None else edge_weight[kept]
         edges = (edge_index, edge_weight) if self.weighted else (edge_index,)
         x = root = drop(x, self.input_dropout, training=self.training)
         if self.first is not None:

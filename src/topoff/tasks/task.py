@@ -65,6 +65,22 @@ class Task:
         losses = losses.mean(dim=1) if losses.dim() > 1 else losses
         return (losses * node_weight).sum()
 
+    def batch_weight(self, batch: Data) -> float:
+        """Return what a batch counts beside others, so that their weighted mean loss is that of all their nodes.
+
+        That is its training nodes, by the weights of their classes; 1 where losses are weighted already, and 0 of a
+        batch without targets.
+        """
+        size: int | None = batch.get("batch_size")
+        if size == 0:
+            return 0.0
+        rows = batch.train_mask[:size].nonzero().view(-1)
+        if "loss_weight" in batch:
+            return float(len(rows) > 0)
+        if self.weight is None or self.kind in ("multilabel", "regression"):
+            return float(len(rows))
+        return float(self.weight.cpu().double()[batch.y.index_select(0, rows).cpu()].sum())
+
     def predictions(self, out: Tensor) -> Tensor:
         """Return outputs in the units of the labels: targets (n,) for regression, else the logits as they are."""
         return out.view(-1) * self.scale + self.center if self.kind == "regression" else out

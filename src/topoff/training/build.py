@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch_geometric.data import Data
 
 from topoff.data.archive import check_memory
 from topoff.forward.call import Progress
+from topoff.graph.operators import full_type
+from topoff.machine.ranks import Ranks
 from topoff.machine.user_code import user_code
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS, model_of
@@ -37,13 +40,13 @@ class Setup:
     model: nn.Module  # initialised, on its device
 
 
-def make_setup(config: Config, data: Data) -> Setup:
-    """Choose what the settings leave open from the graph; find the task and build the model.
+def make_setup(config: Config, data: Data, *, processes: int = 1) -> Setup:
+    """Choose what the settings leave open from the graph, and the number of processes; find the task, build the model.
 
     Raises:
         ValueError: there is no such metric, model or device, or it does not suit the graph.
     """
-    chosen, choices = choose(config, data)
+    chosen, choices = choose(config, data, processes=processes)
     task = task_of(data.y, train_mask=data.train_mask, metric=config.metric, class_weight=config.class_weight)
     size = int(data.num_nodes or 0) * task.outputs * data.x.element_size()
     remedy = "merge classes, or, if y is a quantity, make it floating point"
@@ -58,18 +61,29 @@ def make_setup(config: Config, data: Data) -> Setup:
     check_sizes(sized, chosen, data)
     model = model_for(chosen, data, outputs=task.outputs)
     with user_code(f"{name} to be a whole torch.nn.Module", remedy="call super().__init__() first in its __init__"):
-        model = model.to(device_of(config.device), data.x.dtype)
+        model = model.to(device_of(config.device), full_type(data.x.dtype))  # a store may hold half of it
     check_model(model, data, task=task, name=name)
     warn_of_memory(chosen, data, model)
     return Setup(chosen, choices, data, task, class_names(data, task), model)
 
 
-def make_method(setup: Setup, *, progress: Progress | None = None) -> Method:
-    """Build the method of a setup, around its model."""
+def make_method(setup: Setup, *, progress: Progress | None = None, ranks: Ranks | None = None) -> Method:
+    """Build the method of a setup, around its model, for the processes that train together."""
     config, kind = setup.config, METHODS[setup.config.method]
     settings = {name: value for name in kind.settings if (value := getattr(config, name)) is not None}
     shared: dict[str, Any] = {"seed": config.seed, "fast_dropout": config.fast_dropout, "progress": progress}
-    return kind(setup.model, setup.data, **settings, **shared)
+    together = {"ranks": ranks} if ranks and ranks.size > 1 else {}
+    return kind(setup.model, setup.data, **settings, **shared, **together, memory=config.memory)
+
+
+def batches_per_step(config: Config) -> int:
+    """Return how many batches a step has: as many as the settings say, of a method that reads them.
+
+    >>> from topoff.training.config import make_config
+    >>> [batches_per_step(make_config({"dataset": "x", "method": method, "accumulate": 2})) for method in ("top", "ns")]
+    [2, 1]
+    """
+    return (config.accumulate or 1) if "accumulate" in METHODS[config.method].settings else 1
 
 
 def class_names(data: Data, task: Task) -> list[str]:
@@ -107,11 +121,21 @@ def make_optimizer(config: Config, model: nn.Module, parameters: list[nn.Paramet
         outer = {id(parameter) for parameter in listed()}
         inner, others = [p for p in parameters if id(p) not in outer], [p for p in parameters if id(p) in outer]
         groups = [{"params": inner}, {"params": others, "weight_decay": config.outer_decay}]
+    made: torch.optim.Optimizer
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    fused = all(parameter.is_floating_point() for parameter in parameters)  # a third of the time of a step
-    return kind(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+        made = torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
+    else:
+        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+        fused = all(parameter.is_floating_point() for parameter in parameters)  # a third of the time of a step
+        made = kind(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    if config.clip:
+        made.register_step_pre_hook(partial(_clip, parameters, config.clip))
+    return made
+
+
+def _clip(parameters: list[nn.Parameter], norm: float, *_: object) -> None:
+    """Clip the gradient before a step."""
+    nn.utils.clip_grad_norm_(parameters, norm)
 
 
 def learning_rate(config: Config, done: float) -> float:

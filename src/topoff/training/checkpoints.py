@@ -36,11 +36,16 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint in one step, so that there is always a whole one, and keep the one before."""
-    from topoff.training.sealed import sealed
-
-    content = sealed(flat(checkpoint.tensors), {"state": checkpoint.state})
+    content = content_of(checkpoint)
     with replacing(folder / CHECKPOINT, keep=folder / PREVIOUS) as draft:
         draft.write_bytes(content)
+
+
+def content_of(checkpoint: Checkpoint) -> bytes:
+    """Return the content of a checkpoint's file."""
+    from topoff.training.sealed import sealed
+
+    return sealed(flat(checkpoint.tensors), {"state": checkpoint.state})
 
 
 def load_checkpoint(folder: Path, *, repair: bool = False) -> Checkpoint | None:
@@ -54,7 +59,7 @@ def load_checkpoint(folder: Path, *, repair: bool = False) -> Checkpoint | None:
     damaged: list[str] = []
     for name in (CHECKPOINT, PREVIOUS):
         try:
-            checkpoint = _read_checkpoint(folder / name)
+            checkpoint = read_checkpoint(folder / name)
         except FileNotFoundError:
             continue
         except ValueError as error:
@@ -117,7 +122,7 @@ def grouped(weights: Weights) -> dict[str, Weights]:
     return groups
 
 
-def _read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint.
 
     Raises:

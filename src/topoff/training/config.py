@@ -35,7 +35,7 @@ Positive = Annotated[int, Ge(1), Lt(2**32)]
 Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
 Size = Annotated[float, Ge(0), Lt(math.inf)]
 Rate = Annotated[float, Ge(0), Lt(1)]
-PARTITIONS = ("kaminpar", "metis", "random")  # batches that hold every node once
+PARTITIONS = ("kaminpar", "metis", "ldg", "random")  # batches that hold every node once
 COMPENSATED = ("top", "drop", "drop-ax")  # methods that take any node sets
 JOINT = ("method", "batches")  # settings that are right or wrong together
 LENGTHS = ("epochs", "seconds")  # a run has one of them
@@ -55,16 +55,18 @@ class Config:
     norm and residual default to the model's own.
     """
 
-    dataset: Annotated[str, "'wordnet', a PyG dataset's name, an .npz file or a folder of tables."]
-    root: Annotated[str | None, "Folder with the raw files of PyG datasets."] = None
+    dataset: Annotated[str, "'wordnet', a published graph's name, an .npz file or a folder of tables."]
+    root: Annotated[str | None, "Folder with raw files of published graphs."] = None
     split: Annotated[Natural, "Which of the dataset's splits."] = 0
     row_normalize: Annotated[bool, "Divide each node's features by their sum, as is usual for bags of words."] = False
+    standardize: Annotated[bool, "Bring every feature to mean 0 and deviation 1 over all nodes."] = False
     seed: Annotated[Annotated[int, Ge(0), Le(LARGEST_SEED)], "Random seed."] = 0
     metric: Annotated[str, "accuracy, micro_f1, roc_auc, r2, rmse or mae; auto: by the labels."] = "auto"
 
     method: Annotated[MethodName, "How batches are made and run."] = "top"
     batches: Annotated[
-        Literal["kaminpar", "metis", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb"] | None,
+        Literal["kaminpar", "metis", "ldg", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb"]
+        | None,
         "How nodes are batched; the sets of the last five overlap (top only).",
     ] = None
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
@@ -94,6 +96,7 @@ class Config:
     hidden: Annotated[Positive, "Width of the hidden layers (gat: of one head)."] = 128
     dropout: Annotated[Rate, "Dropout after each hidden layer."] = 0.2
     input_dropout: Annotated[Rate, "Dropout of the features."] = 0.0
+    edge_dropout: Annotated[Rate, "Share of the edges that each step leaves out; batches of top become costlier."] = 0.0
     norm: Annotated[Literal["none", "layer", "batch"] | None, "Normalisation after each conv."] = None
     residual: Annotated[bool | None, "Residual connections where shapes match."] = None
     jk: Annotated[bool, "Jumping knowledge: the last layer reads all layers."] = False
@@ -108,6 +111,10 @@ class Config:
     scalers: Annotated[str, "Comma-separated: identity, amplification, attenuation (pna)."] = "identity,amplification"
     fast_dropout: Annotated[bool, "Use the fast CPU dropout for nn.Dropout inside your own model."] = False
 
+    memory: Annotated[
+        Annotated[float, Gt(0), Lt(math.inf)] | None,
+        "GiB that may be taken; what is larger lies on disk, with the same results.",
+    ] = None
     seconds: Annotated[
         Annotated[float, Gt(0), Lt(math.inf)] | None,
         "Train for this many seconds of preparation, refreshes and steps instead of epochs; evaluation is not counted.",
@@ -122,6 +129,7 @@ class Config:
         "Learning rate over the epochs, or seconds (step: a tenth at 1/2 and 3/4).",
     ] = "constant"
     warmup: Annotated[Natural, "Epochs, or seconds with --seconds, over which the learning rate rises from zero."] = 0
+    accumulate: Annotated[Positive | None, "Batches per step, shared out among the processes (top, drop)."] = None
     clip: Annotated[Size, "Clip the gradient to this norm; 0: do not clip."] = 0.0
     patience: Annotated[Natural, "Stop after this many evaluations without a better validation score; 0: never."] = 0
     class_weight: Annotated[Literal["none", "balanced"], "Weigh rare classes more in the loss."] = "none"

@@ -26,10 +26,11 @@ from topoff.batching.pagerank import senders
 from topoff.batching.ratio import near_training
 from topoff.batching.scopes import k_hop
 from topoff.methods.registry import METHODS
-from topoff.training.config import Config
+from topoff.training.config import EPOCHS, Config
+from topoff.training.cost_memory import Held, peak_of
 
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
-INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
+REUSED = 0.5  # share of the rows that messages read which come from memory, and not from the processor's caches
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
 FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
 SOME = 200  # training nodes whose subgraphs are measured
@@ -101,21 +102,37 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
         powers = 1 + config.layers if config.method == "sign" else 1
         moved += GATHER * width * work.rows[0] * powers * data.x.size(1)
+    again = _refreshes(config, data, work)
+    if again:  # a forward of all nodes, without the last layer
+        nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
+        inner = sum(matrix.numel() for matrix in matrices[:-1])
+        flops += again * 2.0 * nodes * inner
+        moved += again * (config.layers - 1) * width * config.hidden * (edges * REUSED + 15.0 * nodes)
     rates = _rates()
     seconds = flops / rates.flops + moved / rates.bytes + work.examined / rates.items
     return Estimate(seconds, memory_of(config, data, model, work=work), work.batches, work.targets)
 
 
 def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | None = None) -> int:
-    """Estimate the peak memory of training, in bytes: the graph, a batch's activations, weights and their moments."""
-    work, width = work or workload(config, data), int(data.x.element_size())
-    known = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
-    matrices, active = [p for p in known if p.dim() == 2], 0.0
+    """Estimate the peak memory of training, in bytes (see `cost_memory`)."""
+    work, active = work or workload(config, data), 0.0
+    matrices = [p for p in model.parameters() if not is_lazy(p) and p.dim() == 2]
     for number, matrix in enumerate(matrices):
-        active += work.rows[number * len(work.rows) // len(matrices)] * matrix.size(0) * width
-    held = int(data.num_nodes or 0) * (data.x.size(1) * width * 3 + _rank(config) * width * 8)
-    held += data.edge_index.size(1) * 60 + 5 * width * sum(parameter.numel() for parameter in known)
-    return int(INTERPRETER + held + 10 * active / work.batches)
+        active += work.rows[number * len(work.rows) // len(matrices)] * matrix.size(0) * data.x.element_size()
+    held = Held(work.batches, work.targets * work.batches, work.messages[-1], active / work.batches)
+    return peak_of(config, data, model, held=held)
+
+
+def _refreshes(config: Config, data: Data, work: Workload) -> float:
+    """Return how many refreshes an epoch has: those of the first epochs, where batches hold few of the nodes.
+
+    Elsewhere they are a small share of the work.
+    """
+    if config.method != "top" or not _training_only(config) or config.refresh == "never":
+        return 0.0
+    interval = (config.refresh or "auto").removeprefix("every=")
+    epochs = config.epochs or EPOCHS
+    return (1 - 1 / epochs) / int(interval) if interval.isdecimal() else 1 - 1 / epochs  # none before the first one
 
 
 def _rank(config: Config) -> int:

@@ -19,14 +19,17 @@ from typing import Any
 from torch_geometric.data import Data
 
 from topoff.batching.overlapping_sets import SAMPLERS
+from topoff.batching.partition import memory_needed
 from topoff.batching.ratio import WHOLE, near_training, usual_ratio
 from topoff.compensation.estimator import LITTLE, has_offset, usual_rank
+from topoff.machine.memory import free_memory, readable
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import EPOCHS, FIELDS, Config
 
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
+FITS = 0.5  # of the free memory may go to a partitioner
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
 USUAL = ("regroup", "fanout", "mix")  # settings for which every method has its own default
@@ -41,7 +44,7 @@ class Choice:
     why: str
 
 
-def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
+def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, list[Choice]]:
     """Return the settings with nothing left open, and the choices that were made."""
     nodes, choices = int(data.num_nodes or 0), list[Choice]()
 
@@ -53,7 +56,7 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     read = METHODS[config.method].settings
     if "ratio" in read:
         if "batches" in read and data.edge_index.size(1):
-            take("batches", "kaminpar", "clusters keep most messages inside a batch")
+            take("batches", *_clusters(data.edge_index.size(1), nodes))
         elif "batches" in read:
             take("batches", "random", "no edges, nothing to cluster")
         reach, batched = _reach(config, data)
@@ -66,7 +69,8 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
         offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
-        usual, most = usual_rank(config.batches or "kaminpar", offset=offset), max(1, batch // NODES_PER_RANK)
+        usual = usual_rank(config.batches or "kaminpar", offset=offset, few=config.train_only)
+        most = max(1, batch // NODES_PER_RANK)
         why = "a few directions follow what changes outside" if usual == LITTLE else "all from outside is compensated"
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
         take("rank", min(usual, most), why)
@@ -74,10 +78,20 @@ def choose(config: Config, data: Data) -> tuple[Config, list[Choice]]:
     for name in USUAL:
         if name in read:
             take(name, _usual(METHODS[config.method], name), f"usual for {config.method}")
+    if processes > 1:
+        take("accumulate", processes, "one batch for every process")
     if config.seconds is None:  # else they are spread over the time
         take("eval_every", *_evaluations(config, nodes, refreshes="refresh" in read))
     choices.sort(key=lambda choice: list(FIELDS).index(choice.what))  # as they are written, and read again
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
+
+
+def _clusters(edges: int, nodes: int) -> tuple[str, str]:
+    """Choose the partitioner: the best one, as long as there is memory for it."""
+    need, free = memory_needed(edges, nodes), free_memory()
+    if free is None or need <= FITS * free:
+        return "kaminpar", "clusters keep most messages inside a batch"
+    return "ldg", f"clusters in little memory: KaMinPar takes about {readable(need)}, and {readable(free)} are free"
 
 
 def _reach(config: Config, data: Data) -> tuple[int | None, int]:

@@ -10,62 +10,63 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.compensation.fidelity import RelativeError
+from topoff.compensation.fidelity import fidelity_of
 from topoff.data.layout import SPLITS
 from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
-from topoff.training.build import Setup, make_method, make_optimizer
-from topoff.training.checkpoints import Checkpoint, flat, grouped
+from topoff.machine.ranks import Ranks
+from topoff.training.build import Setup, batches_per_step, make_method, make_optimizer
+from topoff.training.checkpoints import Checkpoint
 from topoff.training.divergence import check_outputs, raise_diverged
+from topoff.training.joint import JointStep, check_same_weights, steps_of
 from topoff.training.listener import Listener
 from topoff.training.pace import pace_of
 from topoff.training.records import Epoch, validated
-from topoff.training.run_folder import RunFolder, mark_of
-from topoff.training.state import (
-    THREADS,
-    RunState,
-    generator_state,
-    load_weights,
-    origin,
-    refuse_difference,
-    set_generator_state,
-)
+from topoff.training.run_folder import RunFolder
+from topoff.training.snapshot import moments_of, pack, shared_checkpoint, use_threads
+from topoff.training.state import RunState, load_weights, origin, refuse_difference, set_generator_state
 
 
 class Training:
     """Train one model with one seed, in one folder; the listener is told what happens.
 
     `inherited` is the peak memory that the process had before the run, in bytes; 0 where `forget_peak` could forget it.
+    `ranks` are the processes that train together: all of them run this, and the first one writes.
     """
 
     def __init__(
-        self, setup: Setup, *, folder: RunFolder, listener: Listener | None = None, inherited: int = 0
+        self,
+        setup: Setup,
+        *,
+        folder: RunFolder,
+        listener: Listener | None = None,
+        inherited: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()
         self.setup, self.config, self.data, self.folder = setup, setup.config, setup.data, folder
         self.listener, self._inherited = listener or Listener(), inherited
-        self.task, self.model, self.method = (
-            setup.task,
-            setup.model,
-            make_method(setup, progress=self.listener.preparing),
-        )
+        self.task, self.model = setup.task, setup.model
+        self.method = make_method(setup, progress=self.listener.preparing, ranks=self.ranks)
         self.optimizer = make_optimizer(self.config, self.model, self.method.parameters())
         self.progress, self.pace = RunState(), pace_of(self.config, folder)
         self.best_weights: dict[str, Tensor] = {}
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
+        self._stops = False  # the same, where a step has several batches: all processes have agreed on it
+        self.per_step = batches_per_step(self.config)
+        self.joint = JointStep(self.method, self.task, ranks=self.ranks, seed=self.config.seed)
         self._saved_at = time.monotonic()
         self.origin = origin(self.data, self.config)  # once: large graphs take seconds to hash
 
     def run(self) -> RunState:
         """Train to the end, from the checkpoint where there is one; raise KeyboardInterrupt, saved, when stopped."""
-        checkpoint = self.folder.load(repair=True)
+        checkpoint = shared_checkpoint(self.folder, self.ranks)
         start = time.perf_counter()
         if checkpoint is None:
             self.folder.keep_metrics(0)
@@ -94,12 +95,13 @@ class Training:
     def _epoch(self) -> None:
         """Take the steps that are left of this epoch, evaluate where it is due, write its line."""
         progress, start = self.progress, time.perf_counter()
-        for batch in self.method.batches():
-            self._set_rate(self.pace.rate(progress, waited=time.perf_counter() - start))
-            loss = self.step(batch)
+        for batches in steps_of(self.method, self.per_step // self.ranks.size):
+            loss = self._step(batches, waited=time.perf_counter() - start)
+            if loss is None:
+                continue
             self._count(loss, seconds=time.perf_counter() - start)  # refreshes are training, checkpoints are not
             over = self.pace.over(progress)
-            if progress.loss_count < len(self.method):  # in the middle of the epoch
+            if progress.loss_count < self.length:  # in the middle of the epoch
                 if over or self.pace.due(progress, whole=False):
                     self._write_line(whole=False)
                 over = self.pace.over(progress) or progress.stopped_early
@@ -137,7 +139,12 @@ class Training:
     @property
     def part(self) -> float:
         """How much of the current epoch is done."""
-        return self.progress.loss_count / max(1, len(self.method))
+        return self.progress.loss_count / max(1, self.length)
+
+    @property
+    def length(self) -> int:
+        """The steps of an epoch, those included that have no training nodes."""
+        return -(-len(self.method) // self.per_step)
 
     def _write_line(self, *, whole: bool) -> None:
         """Write the line of an epoch, or of what is done of it, evaluated where that is due."""
@@ -157,13 +164,25 @@ class Training:
         self.folder.append(epoch)
         self.listener.evaluated(epoch)
 
+    def _step(self, batches: list[Data], *, waited: float) -> float | None:
+        """Take the step that this process has such batches of, at its rate; return its loss, if it has one."""
+        if self.per_step == 1:
+            self._set_rate(self.pace.rate(self.progress, waited=waited))
+            return self.step(batches[0])
+        self.model.train()
+        self.optimizer.zero_grad()
+        found = self.joint.gradient(batches, number=self.progress.steps, stop=self.stop)
+        self._stops = found.stop
+        if found.loss is not None:
+            self._set_rate(self.pace.rate(self.progress, waited=waited))
+            self.optimizer.step()
+        return found.loss
+
     def step(self, batch: Data) -> float:
         """Take one step of the optimizer; return the loss."""
         self.model.train()
         self.optimizer.zero_grad()
         loss = self.method.learn(batch, self.task.batch_loss)
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.method.parameters(), self.config.clip)
         self.optimizer.step()
         return float(loss)
 
@@ -172,6 +191,8 @@ class Training:
     def _evaluate(self, *, last: bool) -> dict[str, Any]:
         """Score exactly on the whole graph; keep the best weights; say how far one batch was from the truth."""
         start, progress, method = time.perf_counter(), self.progress, self.method
+        if self.ranks.size > 1:
+            check_same_weights(self.model, self.ranks)
         may_stop = bool(self.config.patience) and progress.waited + 1 >= self.config.patience
         if last:
             method.freeze()  # no step would use a refresh
@@ -227,34 +248,21 @@ class Training:
 
     def _save_if_due(self) -> None:
         """Save when the last checkpoint is old enough, or when the user wants to stop."""
-        if self.stop or time.monotonic() - self._saved_at >= self.config.checkpoint_seconds:
+        stop = self.stop if self.per_step == 1 else self._stops
+        if stop or time.monotonic() - self._saved_at >= self.config.checkpoint_seconds:
             self._save()
-        if self.stop:
+        if stop:
             raise KeyboardInterrupt
 
     def _save(self) -> None:
-        """Write all state into one file."""
-        progress, method = self.progress, self.method
-        progress.peak = max(progress.peak, peak_memory())
-        saved = self.optimizer.state_dict()
-        state = {
-            "progress": asdict(progress),
-            "method": method.state(),
-            "groups": saved["param_groups"],
-            "threads": torch.get_num_threads(),
-            "metrics": mark_of(path.read_bytes()) if (path := self.folder.path / "metrics.jsonl").is_file() else None,
-            "encoding": self._encoding,
-            **self.origin,
-        }
-        tensors = {
-            "model": self.model.state_dict(),
-            "best": self.best_weights,
-            "fitted": method.weights(),
-            "optimizer": {key: torch.as_tensor(value) for key, value in flat(saved["state"]).items()},
-            "generator": generator_state(),
-            "pace": self.pace.tensors(),
-        }
-        self.folder.save(Checkpoint(state, tensors))
+        """Write all state into one file; of several processes the first one does."""
+        self._saved_at = time.monotonic()
+        if not self.ranks.is_first:
+            return
+        self.progress.peak, self.progress.sent = max(self.progress.peak, peak_memory()), self.ranks.counts
+        known = {"metrics": self.folder.mark_of_metrics(), "encoding": self._encoding, **self.origin}
+        parts: dict[str, Any] = {"method": self.method, "optimizer": self.optimizer, "pace": self.pace}
+        self.folder.save(pack(self.progress, model=self.model, best=self.best_weights, known=known, **parts))
         if not self.folder.finished:  # weights that a failure kept: from here on the checkpoint knows better
             (self.folder.path / "model.safetensors").unlink(missing_ok=True)
         self._saved_at = time.monotonic()
@@ -275,22 +283,12 @@ class Training:
         """Take over the state of a checkpoint."""
         state, tensors = checkpoint.state, checkpoint.tensors
         progress = validated(RunState, state["progress"], origin=str(origin))
-        if not 1 <= state["threads"] <= THREADS:
-            raise ValueError(f"Expected 'threads' in {origin} to be 1 to {THREADS} (got {state['threads']}).")
-        torch.set_num_threads(state["threads"])  # sums depend on it to the last bit
+        use_threads(state["threads"], origin=origin)
         load_weights(self.model, tensors["model"], origin=origin, name=self.config.model)
         self.method.restore(state["method"], tensors.get("fitted", {}))
-        moments = {int(number): entry for number, entry in grouped(tensors.get("optimizer", {})).items()}
-        self.optimizer.load_state_dict({"state": moments, "param_groups": state["groups"]})
+        self.optimizer.load_state_dict({"state": moments_of(tensors), "param_groups": state["groups"]})
         self.best_weights = tensors.get("best", {})
-        self.progress = progress
+        self.progress, self.ranks.counts = progress, progress.sent
         self.pace.restore(tensors.get("pace", {}))
         self.folder.keep_metrics(progress.epoch, share=self.part, mark=state.get("metrics"))
         set_generator_state(tensors["generator"])
-
-
-def fidelity_of(exact: Tensor, seen: Tensor) -> float:
-    """Return 1 - the relative error of the outputs that training sees, over the nodes that have one: others are NaN."""
-    known, error = ~seen.isnan().flatten(1).any(dim=1), RelativeError()
-    error.add(exact[known], seen[known])
-    return 1 - error.value()

@@ -24,6 +24,7 @@ from topoff.forward.call import Call, caller, device_of, evaluating
 from topoff.forward.copies import copied, restored, undrawn
 from topoff.forward.finite import refuse_not_finite
 from topoff.forward.piece import cloned, few_of
+from topoff.forward.room import type_for
 from topoff.graph.graph import Graph
 from topoff.machine.user_code import user_code
 from topoff.tasks.task import Task
@@ -43,7 +44,7 @@ def check_model(model: nn.Module, data: Data, *, task: Task, name: str) -> None:
     with undrawn():
         with user_code(f"{name} to have a forward whose arguments can be told", remedy=REMEDY):
             run = caller(model, arguments=settle(model, data))
-        piece = few_of(Graph(data)).to(device_of(model, data.x))
+        piece = few_of(Graph(data, dtype=type_for(model, data.x))).to(device_of(model, data.x))
         few = f"on {piece.num_nodes} nodes of the graph"
         trial = _copy(model)
         with user_code(f"{name} to run {few}", remedy=REMEDY), evaluating(trial):

@@ -157,6 +157,10 @@ class Result(Record):
     train_peak_rss_mb: float | None = None  # before the first evaluation
     fidelity: float | None = None
     certificate: float | None = None
+    processes: int | None = None  # that trained together, where there were several
+    bytes_per_epoch: int | None = None  # that passed between them for the steps of an epoch
+    bytes_per_refresh: int | None = None  # for an exact forward, its basis and its outputs
+    rivals_bytes_per_epoch: dict[str, int] | None = None  # that other methods would send (see training/traffic)
     parameters: int | None = None
     dataset: str = ""
     stand_in: str | None = None  # what a generated graph stands in for

@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from topoff.compensation.top import TOP
 from topoff.data.describe import degree_histogram
 from topoff.data.layout import SPLITS
 from topoff.machine.memory import machine
+from topoff.models.networks import in_degrees
 from topoff.training.loop import Training
 from topoff.training.records import Result, seal_of
 from topoff.training.state import versions
+from topoff.training.traffic import Cut, rivals_bytes
 
 POINTS = 1000  # of a regression's scatter plot
 MOST_CLASSES = 200  # in a table of confusions, which grows with their square
@@ -47,6 +50,7 @@ def result_of(training: Training, *, command: str) -> Result:
         train_peak_rss_mb=round(progress.train_peak / 2**20, 1) or None,
         fidelity=progress.fidelity,
         certificate=training.method.certificate_,
+        **_traffic(training),
         parameters=sum(parameter.numel() for parameter in training.model.parameters()),
         dataset=config.dataset,
         stand_in=getattr(data.get("names"), "stand_in", None),
@@ -66,13 +70,35 @@ def result_of(training: Training, *, command: str) -> Result:
     )
 
 
+def _traffic(training: Training) -> dict[str, Any]:
+    """Return what passed between processes, and what would with other methods; nothing where there is one."""
+    ranks, method, config, data = training.ranks, training.method, training.config, training.data
+    if ranks.size == 1 or not ranks.is_first or not isinstance(method, TOP):
+        return {}
+    steps, refresh = (ranks.counts.get(name, [0, 0]) for name in ("steps", "refresh"))
+    sets = method.sets.of(0)
+    owner = torch.empty(int(data.num_nodes or 0), dtype=torch.long)
+    for number, nodes in enumerate(sets if method.sets.covers else method.sets.cover()):
+        owner[nodes] = number % ranks.size
+    cut = Cut(data.edge_index, sets, owner, ranks.size)
+    sizes = {"layers": config.layers, "hidden": config.hidden, "features": data.num_features}
+    others = rivals_bytes(cut, train_mask=data.train_mask, size=data.x.element_size(), **sizes)
+    epoch = round(steps[0] / max(1, training.progress.epoch))
+    return {
+        "processes": ranks.size,
+        "bytes_per_epoch": epoch,
+        "bytes_per_refresh": round(refresh[0] / refresh[1]) if refresh[1] else None,
+        "rivals_bytes_per_epoch": {name: epoch + number for name, number in others.items()},
+    }
+
+
 def details_of(training: Training, out: Tensor) -> dict[str, Any]:
     """Return what a report shows besides scores, from the exact output `out` (n, outputs) of the best weights."""
     data, task = training.data, training.task
     split = next(name for name in ("test", "val", "train") if bool(data[f"{name}_mask"].any()))
     test = data[f"{split}_mask"]
     reports = [asdict(report) for report in training.method.report()]
-    degrees = torch.bincount(data.edge_index[1], minlength=int(data.num_nodes or 0))
+    degrees = in_degrees(data.edge_index, int(data.num_nodes or 0))
     details: dict[str, Any] = {"split": split, "batches": reports, "degrees": degree_histogram(degrees)}
     if task.kind == "regression":
         truth, predicted = data.y[test].view(-1), task.predictions(out)[test]

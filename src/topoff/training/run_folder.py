@@ -206,6 +206,11 @@ class RunFolder:
             )
         self.write("metrics.jsonl", "".join(_line(epoch) for epoch in self.metrics() if epoch.place <= (epochs, share)))
 
+    def mark_of_metrics(self) -> str | None:
+        """Return what `mark_of` says of metrics.jsonl; None where there is none."""
+        path = self.path / "metrics.jsonl"
+        return mark_of(path.read_bytes()) if path.is_file() else None
+
     # ---- tensors
 
     def save_model(self, weights: Weights, *, metadata: dict[str, Any] | None = None) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 from torch_geometric.data import Data
 
+from topoff.batching.together import check_processes
 from topoff.machine.lock import locked
 from topoff.machine.memory import forget_peak, peak_memory
+from topoff.machine.ranks import Ranks
 from topoff.training.build import make_setup
 from topoff.training.checkpoints import CHECKPOINT, PREVIOUS
 from topoff.training.config import Config, difference, write_toml
 from topoff.training.defaults import Choice
+from topoff.training.followers import Orders, Unwritten, check_same_origin, check_shareable, give_orders, take_orders
 from topoff.training.listener import Listener
 from topoff.training.loop import Training
 from topoff.training.result import write_result
@@ -49,32 +52,71 @@ def train_seed(
     listener: Listener | None = None,
     command: str = "",
     trust: bool = False,
+    ranks: Ranks | None = None,
 ) -> Training:
     """Train one model with one seed; leave all files of a run in the folder, and return the training at its end.
 
     An interrupted run is resumed, a finished one is only opened. What the settings leave open is chosen from the graph
     once, and written into config.toml with its reason; how tables were encoded is written beside it. A graph that is
     not given is loaded as the settings say, with `trust` also from files that run code; `command` is for the record.
-    The caller vouches for a model of its own that `config` names. No other process can train in the folder meanwhile.
+    The caller vouches for a model of its own that `config` names. No other process can train in the folder meanwhile,
+    but for the `ranks` that train with it: all but the first call `follow`.
 
     Raises:
         ValueError: the settings do not suit the graph, or are not those that the run was begun with; or another process
             trains there.
         KeyboardInterrupt: the training was stopped, and has saved where it stands.
     """
+    ranks = ranks or Ranks()
     folder.path.mkdir(parents=True, exist_ok=True)
     with locked(folder.path):
-        return _train_alone(config, folder, data=data, listener=listener, command=command, trust=trust)
+        check_shareable(config, processes=ranks.size)
+        return _train_first(config, folder, data=data, listener=listener, command=command, trust=trust, ranks=ranks)
 
 
-def _train_alone(
-    config: Config, folder: RunFolder, *, data: Data | None, listener: Listener | None, command: str, trust: bool
+def follow(
+    ranks: Ranks, *, data: Data | None = None, listener: Listener | None = None, trust: bool = False
+) -> Training | None:
+    """Train what the first process trains by `train_seed`; None where it says that nothing is left.
+
+    Raises:
+        ValueError: the graph is another one than that of the first process.
+        KeyboardInterrupt: a process was asked to stop.
+    """
+    orders = take_orders(ranks)
+    if orders is None:
+        return None
+    graph = graph_of(orders.config, trust=trust) if data is None else data
+    setup = make_setup(orders.config, graph, processes=ranks.size)
+    training = Training(setup, folder=Unwritten(), listener=listener, ranks=ranks)
+    (listener or Listener()).trains(training)
+    check_same_origin(training.origin, ranks)
+    training.run()
+    if not orders.finished:
+        write_result(training, command="")
+    return training
+
+
+def _train_first(
+    config: Config,
+    folder: RunFolder,
+    *,
+    data: Data | None,
+    listener: Listener | None,
+    command: str,
+    trust: bool,
+    ranks: Ranks,
 ) -> Training:
-    """Train in a folder that is locked."""
+    """Train in a folder that is locked, and lead the other processes."""
     listener, inherited = listener or Listener(), 0 if forget_peak() else peak_memory()
     begin(config, folder, command=command)
     settings = folder.settings()
-    setup = make_setup(settings.config, graph_of(settings.config, trust=trust) if data is None else data)
+    begun = any((folder.path / name).is_file() for name in (CHECKPOINT, PREVIOUS))
+    chosen = settings.config
+    if begun and chosen.accumulate is None:  # it has gone on one batch at a time, and does so
+        check_processes(ranks, accumulate=1, batches=ranks.size)
+    graph = graph_of(chosen, trust=trust) if data is None else data
+    setup = make_setup(chosen, graph, processes=ranks.size)
     known = [Choice(key, settings.keys[key], why) for key, why in settings.reasons.items()]
     setup = dataclasses.replace(setup, choices=known + setup.choices)
     listener.set_up(setup)
@@ -82,11 +124,12 @@ def _train_alone(
         reasons = {choice.what: choice.why for choice in setup.choices}
         folder.write("config.toml", write_toml(setup.config, command=settings.command, reasons=reasons))
     encoding = getattr(setup.data.get("names"), "encoding", None)
-    begun = any((folder.path / name).is_file() for name in (CHECKPOINT, PREVIOUS))
     if encoding and not begun:  # before training: a run that is killed can predict, too
         folder.write("encoding.json", encoding)
-    training = Training(setup, folder=folder, listener=listener, inherited=inherited)
+    give_orders(ranks, Orders(setup.config, folder.finished))
+    training = Training(setup, folder=folder, listener=listener, inherited=inherited, ranks=ranks)
     listener.trains(training)
+    check_same_origin(training.origin, ranks)
     training.run()
     if encoding and not folder.finished:  # again: a resumed run may have found it damaged
         folder.write("encoding.json", encoding)

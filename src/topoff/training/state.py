@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -38,6 +38,7 @@ class RunState:
     refresh_seconds: float = 0.0  # on the clock, of evaluations that were refreshes, too
     stepped_at: float = 0.0  # seconds that were spent at the last step
     evaluated_at: float = 0.0  # seconds that were spent at the last evaluation
+    sent: dict[str, list[int]] = field(default_factory=dict)  # between processes: see `Ranks.counts`
     evaluation_seconds: float | None = None  # that one took off the clock at least, but for the first, which is slower
 
     @property

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.compensation.fidelity import fidelity_of
 from topoff.compensation.top import TOP
-from topoff.data.check import row_normalized
+from topoff.data.check import row_normalized, standardized
 from topoff.data.encoding import check_encoding
 from topoff.data.layout import SPLITS
 from topoff.data.load import load
 from topoff.forward.predict import predict
+from topoff.graph.operators import full_type
 from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
 from topoff.models.by_name import MODELS
@@ -28,7 +30,6 @@ from topoff.training.build import class_names, device_of, model_for
 from topoff.training.checkpoints import trained_weights
 from topoff.training.config import Config, make_config
 from topoff.training.defaults import choose
-from topoff.training.loop import fidelity_of
 from topoff.training.records import Result, seal_of
 from topoff.training.run_folder import RunFolder
 from topoff.training.state import data_hash, load_weights
@@ -155,7 +156,8 @@ def graph_of(
     """Load the graph that settings name, with the features that they ask for; with `trust`, its files may run code."""
     place: dict[str, Any] = {"root": config.root, "split": config.split, "seed": config.seed, "trust": trust}
     data = load(config.dataset, **place, encoding=encoding, labels=labels)
-    return row_normalized(data) if config.row_normalize else data
+    data = row_normalized(data) if config.row_normalize else data
+    return standardized(data) if config.standardize else data
 
 
 def graph_for(trained: Trained, source: str | None, *, root: str | None, labels: bool) -> Data:
@@ -202,7 +204,7 @@ def model_of(run: Trained, data: Data) -> nn.Module:
             load_weights(empty, run.weights, origin=origin, name=run.config.model)
     model = model_for(run.config, data, outputs=run.task.outputs)
     device = device_of("cpu" if run.config.device == "cpu" else "auto")  # the run may come from another machine
-    model = model.to(device, data.x.dtype)  # before loading: float64 weights would be rounded
+    model = model.to(device, full_type(data.x.dtype))  # before loading: float64 weights would be rounded
     load_weights(model, run.weights, origin=origin, name=run.config.model)
     return model
 

@@ -17,11 +17,12 @@ from torch_geometric.data import Data, HeteroData
 
 import topoff
 from graphs import SQUARE, cliques, same_part
+from topoff.batching import node_sets as room
 from topoff.batching import partition as partitioning
 from topoff.batching.node_sets import NodeSets
 from topoff.batching.ratio import near_training
 
-PARTITIONERS = ["kaminpar", "metis"]
+PARTITIONERS = ["kaminpar", "metis", "ldg"]
 METHODS = [*PARTITIONERS, "random"]
 
 
@@ -418,3 +419,26 @@ def test_a_reach_needs_training_nodes() -> None:
     del data.train_mask
     with pytest.raises(ValueError, match=r"for train_only=True or a reach \(got none\)"):
         NodeSets(method="random", ratio=1.0, reach=1).fit(data)
+
+
+@pytest.mark.parametrize("train_only", [False, True])
+def test_nodes_that_are_dealt_one_by_one_need_no_counts(*, train_only: bool) -> None:
+    edges, mask = torch.randint(300, (2, 900)), torch.arange(300) % 3 == 1
+    data = Data(edge_index=edges, num_nodes=300, train_mask=mask, y=torch.arange(300) % 4)
+    sets = NodeSets(method="random", ratio=0.1, train_only=train_only).fit(data)
+    nodes = sets.nodes_.numpy()
+    counted = room._merge(room._counts(nodes, nodes, sets._pairs), 10, rng=np.random.default_rng([0, 0]))[nodes]
+    assert [batch.tolist() for batch in sets.of(0)] == [nodes[counted == number].tolist() for number in range(10)]
+
+
+def test_pieces_for_exact_inference_hold_every_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data(edge_index=torch.randint(300, (2, 900)), num_nodes=300, train_mask=torch.arange(300) < 20)
+    sets = NodeSets(method="metis", ratio=0.25, train_only=True).fit(data)
+    pieces = sets.cover()
+    assert len(pieces) == 4
+    assert torch.equal(torch.cat(pieces).sort().values, torch.arange(300))
+    assert all(sets.parts_[piece].diff().min() >= 0 for piece in pieces)
+    monkeypatch.setattr(room, "PIECE", 50)
+    assert len(sets.cover()) == 6
+    monkeypatch.setattr(room, "LARGE", 200)
+    assert torch.equal(torch.cat(sets.cover()), torch.arange(300))

@@ -15,7 +15,7 @@ from graphs import SQUARE, cliques, same_part
 from topoff.batching import partition as partitioning
 from topoff.batching.partition import partition
 
-PARTITIONERS = ["kaminpar", "metis"]
+PARTITIONERS = ["kaminpar", "metis", "ldg"]
 METHODS = [*PARTITIONERS, "random"]
 
 
@@ -156,7 +156,9 @@ def test_parts_out_of_range(method: str, parts: int) -> None:
 
 
 def test_unknown_method() -> None:
-    with pytest.raises(ValueError, match=r"'method' to be one of kaminpar, metis, random \(got 'meits'\).*'metis'\?"):
+    with pytest.raises(
+        ValueError, match=r"'method' to be one of kaminpar, metis, ldg, random \(got 'meits'\).*'metis'\?"
+    ):
         partition(SQUARE, 4, parts=2, method="meits")
     with pytest.raises(ValueError, match=r"got 'zzz'\); 'kaminpar' is the default"):
         partition(SQUARE, 4, parts=2, method="zzz")

@@ -74,15 +74,26 @@ def test_an_automatic_interval_stops_growing() -> None:
 
 
 def test_a_dear_refresh_is_rare_but_for_the_first_few() -> None:
-    intervals = [auto(*[0.5] * count, price=12.0).interval for count in range(5)]
-    assert intervals == [10, 20, 40, 80, 80]
+    intervals = [auto(*[0.5] * count, price=3.0).interval for count in range(5)]
+    assert intervals == [2, 5, 10, 20, 20]
 
 
-@pytest.mark.parametrize(("outside", "interval"), [(0.1, 40), (0.5, 40), (0.6, 10), (1.0, 10)])
+@pytest.mark.parametrize(("outside", "interval"), [(0.1, 10), (0.5, 10), (0.6, 2), (1.0, 2)])
 def test_few_messages_from_outside_need_few_early_refreshes(outside: float, interval: int) -> None:
     policy = Refreshing.parse("auto")
-    policy.begin(price=12.0, outside=outside)
+    policy.begin(price=3.0, outside=outside)
     assert policy.interval == interval
+
+
+def test_batches_of_few_nodes_may_be_refreshed_every_epoch_while_much_is_missing() -> None:
+    intervals = []
+    for missed in ((), (0.2,), (0.2, 0.01), (0.01, 0.01, 0.2)):
+        policy = Refreshing.parse("auto")
+        policy.begin(price=12.0, scarce=True)
+        for each in missed:
+            policy.observe(each)
+        intervals.append(policy.interval)
+    assert intervals == [1, 1, 2, 2]
 
 
 def test_refreshes_take_their_share_of_the_work_at_most() -> None:

@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from graph_files import N, crooked, mask, same
 from graphs import communities
 from topoff.data import check as check_room
-from topoff.data.check import check, check_graph, row_normalized
+from topoff.data.check import check, check_graph, row_normalized, standardized
 from topoff.data.layout import MASKS
 from topoff.data.load import load
 
@@ -143,6 +143,14 @@ def test_rows_are_divided_by_their_sums_and_rows_of_zeros_stay() -> None:
     data = Data(x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
     assert row_normalized(data).x.tolist() == [[0.25, 0.75], [0.0, 0.0]]
     assert data.x.tolist() == [[1.0, 3.0], [0.0, 0.0]]
+
+
+def test_features_get_mean_0_and_deviation_1() -> None:
+    data = Data(x=torch.tensor([[1.0, 7.0], [2.0, 7.0], [6.0, 7.0]]))
+    out = standardized(data).x
+    assert torch.allclose(out.mean(dim=0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(out.std(dim=0), torch.tensor([1.0, 0.0]))  # a constant feature stays one
+    assert data.x[0].tolist() == [1.0, 7.0]
 
 
 def test_a_graph_is_checked_once_unless_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:

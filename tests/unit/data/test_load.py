@@ -15,7 +15,8 @@ from graph_files import crooked, mask, same
 from table_files import EDGES, EXAMPLE, one_column, write
 from topoff.data.check import check
 from topoff.data.layout import MASKS
-from topoff.data.load import Names, load
+from topoff.data.load import load
+from topoff.data.names import Names
 from topoff.data.tables import read_tables
 from topoff.graph.graph import Graph
 

@@ -13,7 +13,8 @@ from torch_geometric.data import Data
 from graph_files import N, arrays, benchmark, expected, same
 from topoff.data import npz
 from topoff.data.layout import CSR, MASKS
-from topoff.data.load import Names, load
+from topoff.data.load import load
+from topoff.data.names import Names
 from topoff.data.npz import stored_features
 
 

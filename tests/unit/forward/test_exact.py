@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphs import communities, corner_sets, corners
-from topoff.forward.exact import exact, raise_rows
+from topoff.forward.exact import exact
 from topoff.forward.member import Member
+from topoff.forward.rows import raise_rows
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
 

@@ -18,7 +18,7 @@ from graphs import corners
 from topoff.forward.call import Call
 from topoff.forward.convs import describe
 from topoff.forward.difference import relative_error
-from topoff.forward.exact import Lockstep
+from topoff.forward.lockstep import Lockstep
 from topoff.forward.rehearsal import COARSE, TOLERANCE, Rehearsal
 from topoff.forward.trial import Tainted, make_plan
 from topoff.forward.watch import Tracer, Watch

@@ -20,7 +20,7 @@ class One:
     """A batch."""
 
     def __init__(self) -> None:
-        self.data = Data(x=torch.ones(1, 1))
+        self.data, self.device = Data(x=torch.ones(1, 1)), torch.device("cpu")
 
 
 def runner_of(forward: Callable[[Runner], Any]) -> Runner:

@@ -1,7 +1,5 @@
 """The structure of a batch: its operators, its constants, and what comes in from outside, or does not."""
 
-from dataclasses import replace
-
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
@@ -9,6 +7,7 @@ from torch import Tensor, nn
 from graphs import communities
 from topoff.forward.structure import inner_structure, structure_of
 from topoff.forward.trial import make_plan
+from topoff.graph.aggregation import Aggregation
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 
@@ -77,6 +76,7 @@ def test_an_inner_structure_has_the_weights_of_the_whole_graph_and_no_way_in() -
 def test_an_inner_structure_can_take_other_operators() -> None:
     graph, model = Graph(communities(24)), gnn.GCNConv(5, 6).double()
     plan, nodes = make_plan(model, graph), torch.arange(10)
-    doubled = replace(graph.aggregation(GCN), matrix=2 * graph.aggregation(GCN).matrix)
+    whole = graph.aggregation(GCN)
+    doubled = Aggregation.of(GCN, whole.dtype, 2 * whole.matrix)
     own, other = (inner_structure(graph, plan, nodes, operators=given) for given in (None, {GCN: doubled}))
     assert torch.allclose(2 * own.spots[GCN].within.values, other.spots[GCN].within.values)

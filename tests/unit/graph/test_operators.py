@@ -12,7 +12,8 @@ from torch_geometric.nn import MessagePassing
 
 from graphs import communities, corner_sets, corners
 from topoff.forward.convs import describe
-from topoff.graph.operators import Aggregation, Operator, aggregation, multiply_along, to_sparse
+from topoff.graph.aggregation import Aggregation, aggregation
+from topoff.graph.operators import Operator, multiply_along, to_sparse
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 

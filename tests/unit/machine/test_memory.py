@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from topoff.machine.memory import free_memory, keep_freed_memory, machine, peak_memory, readable
+from topoff.machine.memory import _group_memory, free_memory, keep_freed_memory, machine, peak_memory, readable
 
 KEEP = "from topoff.machine.memory import keep_freed_memory as keep; import os; print(keep(), os.environ.get('{}'))"
 
@@ -84,3 +84,22 @@ def test_free_memory_is_in_bytes_and_a_part_of_the_whole() -> None:
     free, whole = free_memory(), machine()["memory_gb"] * 2**30
     assert free is not None
     assert whole / 1000 < free <= 1.1 * whole  # the whole is rounded
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_limit_on_the_group_counts(tmp_path: Path, version: int) -> None:
+    place = tmp_path / ("memory/one/two" if version == 1 else "one/two")
+    place.mkdir(parents=True)
+    names = (
+        ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
+        if version == 1
+        else ("max", "current", "inactive_file")
+    )
+    (place.parent / f"memory.{names[0]}").write_text("1000\n")
+    (place.parent / f"memory.{names[1]}").write_text("700\n")
+    (place.parent / "memory.stat").write_text(f"cache 5\n{names[2]} 50\n")
+    (place / f"memory.{names[0]}").write_text("max\n" if version == 2 else "9223372036854771712\n")
+    (place / f"memory.{names[1]}").write_text("600\n")
+    (tmp_path / "cgroup").write_text("4:cpu:/else\n3:memory:/one/two\n" if version == 1 else "0::/one/two\n")
+    assert min(_group_memory(tmp_path, tmp_path / "cgroup")) == 350
+    assert min(_group_memory(tmp_path, tmp_path / "missing")) > 2**60

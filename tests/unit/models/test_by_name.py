@@ -19,6 +19,7 @@ EVERYTHING: dict[str, Any] = {
     "layers": 2,
     "dropout": 0.3,
     "input_dropout": 0.4,
+    "edge_dropout": 0.5,
     "norm": "batch",
     "residual": True,
     "jk": False,
@@ -90,7 +91,8 @@ def test_a_setting_that_no_model_has_is_refused() -> None:
 def test_what_a_model_reads_follows_from_its_constructor() -> None:
     assert options_of("sgc") == {"layers"}
     assert options_of("sign") == options_of("linear") == {"layers", "hidden", "dropout", "input_dropout"}
-    assert options_of("sage") == options_of("gcn") == options_of("linear") | {"norm", "residual", "jk", "linear"}
+    stack = {"norm", "residual", "jk", "linear", "edge_dropout"}
+    assert options_of("sage") == options_of("gcn") == options_of("linear") | stack
     assert options_of("gcnii") == options_of("gcn") - {"linear"} | {"alpha", "theta", "shared_weights"}
     assert options_of("gcnii-jk") == options_of("gcnii") - {"jk"}
     assert set(EVERYTHING) - {"degrees"} | {"hidden"} == OPTIONS

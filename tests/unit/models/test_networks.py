@@ -17,7 +17,7 @@ from topoff.models.networks import GAT, GCN, GCNII, PNA, ClusterGCN, GraphSAGE, 
 
 WEIGHTED = (GCN, GCNII, LinearGNN, SGC, SIGN)  # these use edge weights
 KINDS = (*WEIGHTED, GraphSAGE, GAT, PNA, ClusterGCN)
-NETWORK = {"norm", "residual", "jk", "linear"}
+NETWORK = {"norm", "residual", "jk", "linear", "edge_dropout"}
 REFUSED = {  # options that a model does not take
     LinearGNN: NETWORK,
     GCNII: {"linear"},
@@ -151,6 +151,7 @@ def test_all_parameters_are_drawn_anew(kind: type[nn.Module], options: dict[str,
         {"residual": True},
         {"jk": True},
         {"linear": True},
+        {"edge_dropout": 0.5},
     ],
     ids=str,
 )
@@ -205,6 +206,35 @@ def test_dropout_acts_in_training_only(kind: type[nn.Module]) -> None:
     assert not torch.equal(model(data.x, data.edge_index), model(data.x, data.edge_index))
     model.eval()
     assert torch.equal(model(data.x, data.edge_index), model(data.x, data.edge_index))
+
+
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE])
+def test_edges_are_dropped_in_training_only(kind: type[nn.Module]) -> None:
+    data = graph_for(kind, communities(40, weighted=True))
+    model, seen = make(kind, data, dropout=0.0, edge_dropout=0.8), []
+    model.convs[0].register_forward_pre_hook(lambda conv, args: seen.append(args[1:]))
+    edges = set(map(tuple, data.edge_index.t().tolist()))
+    weights = () if kind is GraphSAGE else (data.edge_weight,)
+    for _ in range(50):
+        model(data.x, data.edge_index, *weights)
+    kept = [edge_index.size(1) / data.edge_index.size(1) for edge_index, *_ in seen]
+    assert abs(sum(kept) / len(kept) - 0.2) < 0.05
+    assert all(set(map(tuple, edge_index.t().tolist())) < edges for edge_index, *_ in seen)
+    assert all(len(weight) == edge_index.size(1) for edge_index, *given in seen for weight in given)
+    model.eval()
+    assert torch.equal(model(data.x, data.edge_index, *weights), model(data.x, data.edge_index, *weights))
+
+
+@pytest.mark.parametrize("kind", [GCN, GCNII, GraphSAGE])
+def test_batches_of_a_model_that_drops_edges_compute_it_around_them(kind: type[nn.Module]) -> None:
+    data = communities(40)
+    model = make(kind, data, dropout=0.0, edge_dropout=0.5)
+    top = TOP(model, data, ratio=0.25, rank=6, batches="random")
+    outputs = [top(batch) for batch in top]
+    assert all(bool(torch.isfinite(out).all()) and out.requires_grad for out in outputs)
+    model.eval()
+    expected = model(data.x, data.edge_index)
+    assert torch.allclose(predict(model, data, ratio=0.25, batches="random"), expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", WEIGHTED)

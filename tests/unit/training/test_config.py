@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from graphs import communities
+from topoff.data.sources import known_name
 from topoff.methods.protocol import Method
 from topoff.models.by_name import OPTIONS
 from topoff.training.build import Setup, make_method, make_setup
@@ -144,7 +145,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", shipped_configs())
 def test_shipped_configs_are_sound(name: str) -> None:
-    assert make_config({"dataset": "one of your own"}, read_config(name)).dataset
+    found = read_config(name)
+    assert known_name(make_config(found).dataset) == found["dataset"]
 
 
 def test_an_unknown_file_is_refused_with_the_nearest_name() -> None:
@@ -242,7 +244,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("method", ["cluster", "gas", "lmc"])
 def test_sets_that_overlap_are_for_compensated_methods(method: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"batches to be kaminpar, metis or random for method {method} \(got 'shadow'\)"
+        ValueError, match=rf"batches to be kaminpar, metis, ldg or random for method {method} \(got 'shadow'\)"
     ):
         make_config({"dataset": "x", "method": method, "batches": "shadow"})
     assert make_config({"dataset": "x", "method": "top", "batches": "shadow"}).batches == "shadow"
@@ -351,6 +353,11 @@ def checkpoints(config: Config, where: Path) -> Any:
     return len(saved)
 
 
+def shelf(config: Config, where: Path) -> Any:
+    """Say whether matrices of all nodes lie on disk."""
+    return trained(config, where).method.graph.shelf is not None
+
+
 BASE: dict[str, Any] = {"dataset": "one.npz", "batches": "random", "ratio": 0.5, "rank": 6, "refresh": "never"}
 BASE |= {"layers": 2, "hidden": 6, "epochs": 1, "eval_every": 1}
 FULL = {"method": "full"}  # where the method does not matter, the quickest
@@ -361,6 +368,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "root": (graph, "b", {}),
     "split": (graph, 1, {}),
     "row_normalize": (graph, True, {"dataset": "counts.npz"}),
+    "standardize": (graph, True, {}),
     "seed": (weights, 1, FULL),
     "metric": (task, "accuracy", {"dataset": "twosome.npz"}),
     "method": (method, "full", {}),
@@ -384,6 +392,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "hidden": (output, 7, {}),
     "dropout": (output, 0.9, {}),
     "input_dropout": (output, 0.5, {}),
+    "edge_dropout": (output, 0.5, {}),
     "norm": (output, "none", {}),
     "residual": (output, False, {"layers": 3}),
     "jk": (output, True, {}),
@@ -397,6 +406,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "aggregators": (output, "min,sum", PNA),
     "scalers": (output, "identity, attenuation", PNA),
     "fast_dropout": (losses, True, FULL | {"model": "torch_geometric.nn:GCN", "dropout": 0.5}),
+    "memory": (shelf, 1e-9, {}),
     "seconds": (rates, 0.1, FULL | {"schedule": "linear"}),
     "epochs": (epochs, 2, FULL),
     "optimizer": (weights, "sgd", FULL),
@@ -405,6 +415,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "outer_decay": (weights, 0.5, FULL),
     "schedule": (rates, "cosine", FULL | {"epochs": 2}),
     "warmup": (rates, 1, FULL),
+    "accumulate": (losses, 2, {"epochs": 2}),
     "clip": (weights, 0.001, FULL | {"optimizer": "sgd"}),
     "patience": (epochs, 1, FULL | {"epochs": 4, "lr": 1e-9}),
     "class_weight": (losses, "balanced", FULL),

@@ -39,7 +39,7 @@ def test_the_cost_by_hand() -> None:
     flops = 6 * 1_000 * 16 * 32
     moved = 2 * 4 * (100 + 1_000) * 32 + 30 * 4 * 1_000 * 32
     assert seconds == pytest.approx((flops + moved) / 1e10)
-    held = 1_000 * 16 * 4 * 3 + 100 * 60 + 1_000 * 32 * 4 * 10 + 5 * 4 * (16 * 32 + 32)
+    held = 1_000 * 16 * 4 + 100 * (16 + 8 + 24) + 1_000 * 32 * 4 * 10 + 5 * 4 * (16 * 32 + 32)
     assert memory == 450 * 2**20 + held
     assert (batches, nodes) == (1, 1_000)
 
@@ -74,9 +74,27 @@ def test_the_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nodes_that_are_not_batched_cost_no_time() -> None:
     data, model = graph(10_000, edges=100, features=16), nn.Linear(16, 32)
     data.train_mask = torch.arange(10_000) < 100
-    whole, part = (estimate(config(ratio=0.1, rank=16, train_only=only), data, model) for only in (False, True))
+    settings = {"ratio": 0.1, "rank": 16, "refresh": "never"}
+    whole, part = (estimate(config(**settings, train_only=only), data, model) for only in (False, True))
     assert part.epoch_seconds < whole.epoch_seconds / 50
     assert (whole.batch_nodes, part.batch_nodes) == (1_000, 10)
+
+
+@pytest.mark.parametrize(("refresh", "share"), [("auto", 1.0), ("every=1", 1.0), ("every=2", 0.5)])
+def test_refreshes_of_few_nodes_in_batches_cost_time(refresh: str, share: float) -> None:
+    data, model = graph(10_000, edges=100, features=16), nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
+    data.train_mask = torch.arange(10_000) < 100
+    settings = {"ratio": 0.1, "rank": 16, "train_only": True, "epochs": 5, "hidden": 32}
+    never, found = (estimate(config(**settings, refresh=each), data, model) for each in ("never", refresh))
+    forward = 2 * 10_000 * 16 * 32 + 2 * 4 * 32 * (100 * 0.5 + 15 * 10_000)
+    assert found.epoch_seconds - never.epoch_seconds == pytest.approx(0.8 * share * forward / 1e10)
+
+
+def test_histories_and_parked_layers_count_in_the_memory() -> None:
+    few, many = (cost(nodes, ratio=0.1, method=method)[1] for nodes, method in ((10_000, "cluster"), (10_000, "gas")))
+    assert many - few >= 2 * 10_000 * 32 * 4
+    small, large = (cost(nodes, width=1024, ratio=0.001, method="cluster")[1] for nodes in (999_999, 1_000_000))
+    assert small - large > 2**31, "sleeping batches of a large graph are on disk"
 
 
 def test_sampled_neighbors_cost_time() -> None:

@@ -27,6 +27,15 @@ def chosen(nodes: int, *, edges: int = 10, **settings: object) -> tuple[Config, 
     return result, {choice.what: choice for choice in choices}
 
 
+def test_clusters_in_little_memory_where_there_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(5_000)[0].batches == "kaminpar"
+    monkeypatch.setattr("topoff.training.defaults.free_memory", lambda: 100_000)
+    result, choices = chosen(5_000)
+    assert result.batches == "ldg"
+    assert choices["batches"].why == "clusters in little memory: KaMinPar takes about 156 KiB, and 98 KiB are free"
+    assert chosen(5_000, batches="metis")[0].batches == "metis"
+
+
 def test_nothing_is_left_open() -> None:
     result, choices = chosen(100)
     assert set(choices) == {"batches", "ratio", "rank", "refresh", "regroup", "eval_every"}
@@ -80,7 +89,7 @@ def test_the_rank_counts_training_nodes_where_they_alone_are_batched() -> None:
     data.train_mask = torch.arange(1_000) < 160
     assert choose(config(ratio=0.2), data)[0].rank == 16
     assert choose(config(ratio=0.2, train_only=True), data)[0].rank == 4
-    assert choose(config(ratio=0.2, train_only=True), graph(1_000))[0].rank == 16  # a graph without masks
+    assert choose(config(ratio=0.2, train_only=True), graph(1_000))[0].rank == 25  # a graph without masks
 
 
 @pytest.mark.parametrize(("labels", "ratio"), [(60, 1.0), (130, 0.5), (1_000, 0.0667)])

@@ -7,7 +7,10 @@ from topoff.training.records import Epoch, Result, Spread, Summary, summarize
 LINE = ["epoch", "loss", "lr", "refreshed", "train", "val", "test", "fidelity", "certificate", "seconds"]
 LINE += ["train_seconds"]
 RESULT = "train val test metric task outputs center scale classes best_epoch epochs steps seconds preprocess_seconds"
-RESULT += " epoch_seconds peak_rss_mb train_peak_rss_mb fidelity certificate parameters dataset stand_in nodes edges"
+RESULT += (
+    " epoch_seconds peak_rss_mb train_peak_rss_mb fidelity certificate processes bytes_per_epoch bytes_per_refresh"
+)
+RESULT += " rivals_bytes_per_epoch parameters dataset stand_in nodes edges"
 RESULT += " features data_hash model method seed stopped_early command date versions machine chosen"
 SUMMARY = "metric task dataset stand_in nodes edges features model method parameters date versions machine chosen seeds"
 SUMMARY += " train val test epoch_seconds preprocess_seconds seconds peak_rss_mb train_peak_rss_mb fidelity epochs"

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphs import communities
-from topoff.data.load import Names
+from topoff.data.names import Names
 from topoff.machine.memory import machine
 from topoff.report.read import read_run
 from topoff.training.build import make_setup

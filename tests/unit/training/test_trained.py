@@ -13,7 +13,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphs import communities
-from topoff.data.load import Names, load
+from topoff.data.load import load
+from topoff.data.names import Names
 from topoff.tasks.task import Task
 from topoff.training.build import class_names, make_setup
 from topoff.training.config import make_config, write_toml

@@ -1,0 +1,78 @@
+"""Matrices in memory and on disk."""
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+
+from topoff.machine.shelf import Shelf, put, range_of, take
+
+TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool]
+
+
+def mapped() -> bool:
+    return "/shelf-here/" in Path("/proc/self/maps").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "shelf-here"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("limit", [0, 10**6])
+def test_rows_are_kept(dtype: torch.dtype, limit: int, folder: Path):
+    shelf = Shelf(limit, folder=folder)
+    rows = torch.randint(2, (100, 3)).to(dtype)
+    whole = shelf.empty((200, 3), dtype)
+    put(whole, torch.arange(50, 150), rows)
+    shelf.put_away(whole)
+    with shelf.apart(whole):
+        assert torch.equal(take(whole, torch.arange(50, 150)), rows)
+    assert torch.equal(take(whole, torch.tensor([149, 50])), rows[[99, 0]])
+    assert folder.is_dir() == (limit == 0)
+
+
+def test_a_matrix_on_disk_has_no_name_and_goes_with_its_tensor(folder: Path):
+    whole = Shelf(0, folder=folder).empty((100, 3), torch.float32)
+    assert not list(folder.iterdir())
+    assert mapped()
+    del whole
+    gc.collect()
+    assert not mapped()
+
+
+def test_a_view_keeps_the_matrix(folder: Path):
+    whole = Shelf(0, folder=folder).empty((100, 3), torch.float32)
+    whole[:] = 1
+    part = whole[10:20]
+    del whole
+    gc.collect()
+    assert float(part.sum()) == 30
+
+
+def test_scattered_rows(folder: Path):
+    whole, nodes = Shelf(0, folder=folder).empty((6, 1), torch.float32), torch.tensor([4, 0, 2])
+    whole.zero_()
+    put(whole, nodes, torch.tensor([[1.0], [2.0], [3.0]]))
+    assert whole.view(-1).tolist() == [2, 0, 3, 0, 1, 0]
+    assert take(whole, nodes).view(-1).tolist() == [1, 2, 3]
+    assert range_of(nodes) is None
+    assert range_of(nodes[:0]) is None
+
+
+def test_what_was_taken_is_ones_own(folder: Path):
+    whole = Shelf(0, folder=folder).empty((6, 1), torch.float32)
+    whole.zero_()
+    take(whole, torch.arange(2)).add_(1)
+    assert float(whole.sum()) == 0
+
+
+def test_a_full_disk_is_one_sentence(folder: Path):
+    with pytest.raises(OSError, match=r"expected room for a matrix of .* free some space there, set TOPOFF_CACHE"):
+        Shelf(0, folder=folder).empty((2**45, 8), torch.float64)
+    assert not list(folder.iterdir())
+    (folder / "file").write_text("")
+    with pytest.raises(OSError, match="expected room for a matrix of 12 B"):
+        Shelf(0, folder=folder / "file").empty((1, 3), torch.float32)
