@@ -23,7 +23,9 @@ EXAMPLES = """Examples:
 
 
 def reproduce(
-    what: Annotated[str, typer.Argument(help="table2 to table8, figure2 to figure9, comma-separated, or all.")],
+    what: Annotated[
+        str, typer.Argument(help="table2 to table8, figure2 to figure9, theory-symmetry, ..., comma-separated, or all.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the results; what is measured there is not measured again.")],
     root: Root = None,
     quick: Annotated[

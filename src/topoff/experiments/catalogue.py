@@ -11,6 +11,7 @@ from topoff.experiments.table4 import FIGURE4, TABLE4, TABLE5
 from topoff.experiments.table6 import TABLE6
 from topoff.experiments.table7 import TABLE7
 from topoff.experiments.table8 import TABLE8
+from topoff.experiments.theory_studies import THEORY_STUDIES
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -30,6 +31,7 @@ STUDIES: dict[str, Study] = {
         FIGURE7,
         FIGURE8,
         FIGURE9,
+        *THEORY_STUDIES,
     )
 }
 

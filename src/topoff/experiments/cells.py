@@ -1,4 +1,8 @@
-"""What cells do, each in a process of its own: train full-batch and compare batches, or train with a method."""
+"""What cells do, each in a process of its own: train full-batch and compare batches, or train with a method.
+
+>>> run_cell("training", {"dataset": "nowhere", "train": {}}, "unused")["failed"][:8]
+'Expected'
+"""
 
 from __future__ import annotations
 
@@ -118,7 +122,18 @@ def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {key: result[key] for key in kept} | {"curve": curve}
 
 
-TASKS: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {"invariance": invariance, "training": training}
+def theory(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Check a statement of the paper."""
+    from topoff.experiments.theory_all import THEORY
+
+    return THEORY[settings["name"]].run(quick=settings["quick"]).to_json()
+
+
+TASKS: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {
+    "invariance": invariance,
+    "training": training,
+    "theory": theory,
+}
 
 
 def run_cell(task: str, settings: dict[str, Any], folder: str) -> dict[str, Any]:

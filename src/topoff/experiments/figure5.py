@@ -1,4 +1,8 @@
-"""Figure 5: memory of training against depth, and convergence, TOP beside neighbour sampling and LABOR."""
+"""Figure 5: memory of training against depth, and convergence, TOP beside neighbour sampling and LABOR.
+
+>>> [cell.settings["train"]["layers"] for cell in cells(Scope(quick=True))]
+[2, 4, 2, 4, 2, 4]
+"""
 
 from __future__ import annotations
 

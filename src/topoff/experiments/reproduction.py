@@ -1,4 +1,13 @@
-"""Run studies: every cell that has no result yet in a process of its own, then their sheets, plots and one page."""
+"""Run studies: every cell that has no result yet in a process of its own, then their sheets, plots and one page.
+
+>>> import tempfile
+>>> from topoff.experiments.study import Sheet
+>>> study = Study("nothing", "Nothing", "No cells.", lambda scope: [], lambda scope, results: Sheet(("a",), [["1"]]))
+>>> with tempfile.TemporaryDirectory() as folder:
+...     found = reproduce([study], Scope(), Path(folder), command="", tell=lambda *_: None)
+...     [path.name for path in found], json.loads(found[0].read_text())["rows"]
+(['nothing.json'], [['1']])
+"""
 
 from __future__ import annotations
 
@@ -13,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from topoff.experiments.cells import run_cell
-from topoff.experiments.study import Cell, Scope, Shelf, Study
+from topoff.experiments.study import Cell, Kept, Scope, Study
 from topoff.machine.memory import machine
 from topoff.training.run_folder import RunFolder
 
@@ -22,21 +31,21 @@ Tell = Callable[[int, int, str, float], None]  # cells done, of how many, the na
 
 def reproduce(studies: Sequence[Study], scope: Scope, folder: Path, *, command: str, tell: Tell) -> list[Path]:
     """Run the studies and write NAME.json, NAME.md and NAME.svg of each; return the JSON files."""
-    shelf = Shelf(folder)
-    measure([cell for study in studies for cell in study.cells(scope)], shelf, tell=tell)
-    return [write_study(study, scope, shelf, command=command) for study in studies]
+    kept = Kept(folder)
+    measure([cell for study in studies for cell in study.cells(scope)], kept, tell=tell)
+    return [write_study(study, scope, kept, command=command) for study in studies]
 
 
-def measure(cells: Sequence[Cell], shelf: Shelf, *, tell: Tell) -> None:
+def measure(cells: Sequence[Cell], kept: Kept, *, tell: Tell) -> None:
     """Measure every cell that has no result, one after the other."""
-    wanted = list({cell.key: cell for cell in cells if shelf.get(cell) is None}.values())
+    wanted = list({cell.key: cell for cell in cells if kept.get(cell) is None}.values())
     left, spent, done = sum(cell.weight for cell in wanted), 0.0, 0.0
     for number, cell in enumerate(wanted):
         tell(number, len(wanted), cell.key, spent / done * left if done else 0.0)
         start = time.perf_counter()
-        result = _apart(cell, shelf.folder)
+        result = _apart(cell, kept.folder)
         seconds = time.perf_counter() - start
-        shelf.put(cell, result, seconds=seconds)
+        kept.put(cell, result, seconds=seconds)
         left, spent, done = left - cell.weight, spent + seconds, done + cell.weight
     tell(len(wanted), len(wanted), "", 0.0)
 
@@ -51,23 +60,23 @@ def _apart(cell: Cell, folder: Path) -> dict[str, Any]:
             return {"failed": "the process was killed: most likely the machine ran out of memory"}
 
 
-def write_study(study: Study, scope: Scope, shelf: Shelf, *, command: str) -> Path:
+def write_study(study: Study, scope: Scope, kept: Kept, *, command: str) -> Path:
     """Write what a study came to as JSON and Markdown, and its plot; return the JSON file."""
-    sheet, folder = study.sheet(scope, shelf.results), RunFolder(shelf.folder)
-    cells = {cell.key: {**vars(cell), "result": shelf.results(cell)} for cell in study.cells(scope)}
+    sheet, folder = study.sheet(scope, kept.results), RunFolder(kept.folder)
+    cells = {cell.key: {**vars(cell), "result": kept.results(cell)} for cell in study.cells(scope)}
     about: dict[str, Any] = {"name": study.name, "title": study.title, "about": study.about, "command": command}
     about |= {"date": datetime.date.today().isoformat(), "machine": machine(), "scope": vars(scope)}
     content = {**about, "columns": list(sheet.columns), "rows": sheet.rows, "notes": sheet.notes, "cells": cells}
     folder.write(f"{study.name}.json", content)
     plot = ""
     if study.draw is not None:
-        figure = study.draw(scope, shelf.results)
-        figure.savefig(shelf.folder / f"{study.name}.svg", metadata={"Date": None})
+        figure = study.draw(scope, kept.results)
+        figure.savefig(kept.folder / f"{study.name}.svg", metadata={"Date": None})
         plot = f"\n![{study.title}]({study.name}.svg)\n"
     words = f"{command}, {about['date']}, {_machine(machine())}"
     text = f"# {study.title}\n\n{study.about}\n{plot}\n{sheet.markdown()}\n\n{words}\n"
     folder.write(f"{study.name}.md", text)
-    return shelf.folder / f"{study.name}.json"
+    return kept.folder / f"{study.name}.json"
 
 
 def _machine(found: dict[str, Any]) -> str:

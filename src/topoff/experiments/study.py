@@ -105,7 +105,7 @@ def failed(found: Found) -> str | None:
     return reason
 
 
-class Shelf:
+class Kept:
     """Keep the results of cells as files."""
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,8 @@
-"""Table 2: time of a step against depth, size of the batch, width and rank, measured beside the formula."""
+"""Table 2: time of a step against depth, size of the batch, width and rank, measured beside the formula.
+
+>>> [cell.settings["train"]["layers"] for cell in cells(Scope(quick=True))][:3]
+[2, 9, 3]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Table 8: errors under other samplers, Random, SAINT, ShaDow and METIS, with and without compensation."""
+"""Table 8: errors under other samplers, Random, SAINT, ShaDow and METIS, with and without compensation.
+
+>>> len(cells(Scope(quick=True, stand_in=True)))
+4
+"""
 
 from __future__ import annotations
 
