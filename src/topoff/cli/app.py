@@ -16,7 +16,20 @@ import typer
 from typer.core import TyperGroup
 
 from topoff import __version__
-from topoff.cli import bench, compare, convert, evaluate, generate, info, measure, partition, predict, report, train
+from topoff.cli import (
+    bench,
+    compare,
+    convert,
+    evaluate,
+    generate,
+    info,
+    measure,
+    partition,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from topoff.cli.flags import with_settings
 from topoff.cli.format import one_line
 from topoff.cli.stopping import interrupt, stopping
@@ -57,6 +70,7 @@ app.command("predict", cls=Verb, epilog=predict.EXAMPLES)(predict.predict)
 app.command("report", cls=Verb, epilog=report.EXAMPLES)(report.report)
 app.command("measure", cls=Verb, epilog=measure.EXAMPLES)(measure.measure)
 app.command("compare", cls=Verb, epilog=compare.EXAMPLES)(with_settings(compare.compare))
+app.command("reproduce", cls=Verb, epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command("bench", cls=Verb, epilog=bench.EXAMPLES)(bench.bench)
 
 

@@ -45,22 +45,28 @@ class Cluster(MiniBatches):
         model: nn.Module,
         data: Data,
         *,
-        batches: str = "kaminpar",
+        batches: str | NodeSets = "kaminpar",
         parts: int | None = None,
         regroup: bool = False,
         train_only: bool = False,
         **shared: Any,
     ) -> None:
         super().__init__(model, data, **shared)
-        self.sets = NodeSets(
-            method=batches, ratio=self.ratio, parts=parts, seed=self.seed, regroup=regroup, train_only=train_only
-        )
+        if isinstance(batches, str):
+            chosen: dict[str, Any] = {"parts": parts, "regroup": regroup, "train_only": train_only}
+            batches = NodeSets(method=batches, ratio=self.ratio, seed=self.seed, **chosen)
+        self.sets = batches
         self._cut_for = -1  # epoch of the node sets at hand
         self._kept: dict[int, Data] = {}  # batches that stay as they are, by their number
 
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        return len(self.sets)
+
     def begin(self) -> None:
-        """Partition the graph."""
-        self.sets.fit(self.data, cache=True)
+        """Partition the graph, where that is not done."""
+        if self.sets.parts_ is None:
+            self.sets.fit(self.data, cache=True)
         if not self.regroups:  # cut now, not in the first epoch
             for number in range(len(self)):
                 self.batch(0, number)

@@ -1,0 +1,150 @@
+"""What cells do, each in a process of its own: train full-batch and compare batches, or train with a method.
+
+>>> run_cell("training", {"dataset": "nowhere", "train": {}}, "unused")["failed"][:8]
+'Expected'
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PARTS = 200  # clusters of the paper's tables
+LR = 0.01
+AGE = 5  # epochs between the estimate of TOP's basis and the weights at which it is measured, where it is refreshed
+RANK = 64
+
+
+def dataset_of(settings: dict[str, Any], folder: Path) -> tuple[str, str | None]:
+    """Return name and root of a cell's graph; a stand-in is generated, once, into the folder."""
+    if "preset" not in settings:
+        return settings["dataset"], settings.get("root")
+    from topoff.data.generate import generate
+    from topoff.data.recipe import PRESETS, scaled
+
+    name, scale = settings["preset"], settings["scale"]
+    path = folder / "graphs" / f"{name}-{scale:g}"
+    if not path.is_dir():
+        label = {"preset": name, "scale": scale}
+        generate(scaled(PRESETS[name], scale), path, seed=1, label=label)
+    return str(path), None
+
+
+def invariance(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train full-batch, then measure batches of some of 200 clusters (Section 5.2), or of a sampler.
+
+    Settings: the graph, model, layers, hidden, epochs, seed; `each`, clusters per batch; or `sampler` and `ratio`.
+    Returns, for every batching, what `measure` finds for cluster, gas, the paper's TOP (random networks, k = d) as
+    "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed".
+    """
+    import torch
+
+    from topoff.data.load import load
+    from topoff.experiments.measure import standardized, train_full_batch
+    from topoff.models.by_name import make_model
+    from topoff.models.networks import degree_histogram
+    from topoff.tasks.task import task_of
+
+    dataset, root = dataset_of(settings, folder)
+    data = standardized(load(dataset, root=root, seed=settings["seed"]))
+    torch.manual_seed(settings["seed"])
+    options = {key: settings[key] for key in ("hidden", "layers")}
+    degrees = degree_histogram(data.edge_index, int(data.num_nodes))
+    outputs = task_of(data.y, train_mask=data.train_mask).outputs
+    model = make_model(
+        settings["model"], in_channels=data.num_features, out_channels=outputs, degrees=degrees, **options
+    )
+    trained = train_full_batch(model, data, epochs=settings["epochs"], lr=LR, age=AGE, seed=settings["seed"])
+    return {name: _compared(trained, data, sets, settings) for name, sets in _batchings(settings).items()}
+
+
+def _batchings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the node sets to compare, by name."""
+    from topoff.batching.drawn_sets import DrawnSets
+    from topoff.batching.overlapping_sets import named_sets
+
+    if "sampler" in settings:
+        common: dict[str, Any] = {"ratio": settings["ratio"], "seed": settings["seed"], "regroup": False}
+        sets = named_sets(settings["sampler"], **common, parts=None, train_only=False, reach=None)
+        return {settings["sampler"]: sets}
+    parts = settings.get("parts", PARTS)
+    return {str(each): DrawnSets(method="metis", parts=parts, each=each) for each in settings["each"]}
+
+
+def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Measure all methods on some batches."""
+    from topoff.batching.node_sets import NodeSets
+    from topoff.experiments.measure import FullBatchModel, measure
+
+    sets.fit(data)
+    bare = FullBatchModel(trained.model, None)
+    rivals = ("cluster", "gas") if isinstance(sets, NodeSets) else ("cluster",)
+    k = min(settings["hidden"], max(1, int(data.num_nodes) * settings.get("smallest", 1) // 8))
+    found = measure(bare, data, sets=sets, methods=("top", *rivals), rank=k, inits=2, seed=settings["seed"])
+    ours = measure(trained, data, sets=sets, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
+    return found | {"top-refreshed": ours["top"]}
+
+
+def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train as `topoff train` does; return its result, and the scores against seconds and epochs."""
+    import os
+
+    from topoff.machine.memory import keep_freed_memory
+    from topoff.training.config import make_config, read_config
+    from topoff.training.run_folder import RunFolder
+    from topoff.training.seed import train_seed
+
+    keep_freed_memory()
+    dataset, root = dataset_of(settings, folder)
+    base = read_config(settings["config"]) if settings.get("config") else {}
+    named = {"dataset": dataset, "root": root}
+    config = make_config(base, {key: value for key, value in named.items() if value}, settings["train"])
+    with tempfile.TemporaryDirectory(prefix="topoff-reproduce-") as place:
+        os.environ["TOPOFF_CACHE"] = str(Path(place) / "cache")
+        run = RunFolder(Path(place) / "run")
+        train_seed(config, run, command="topoff reproduce")
+        result, lines = run.read_json("result.json"), run.metrics()
+    before = result["preprocess_seconds"]
+    curve = [(round(before + (line.train_seconds or 0), 3), line.passed, line.test) for line in lines if line.evaluated]
+    kept: tuple[str, ...] = (
+        "test",
+        "val",
+        "metric",
+        "epoch_seconds",
+        "preprocess_seconds",
+        "seconds",
+        "peak_rss_mb",
+        "fidelity",
+    )
+    kept += ("train_peak_rss_mb", "epochs", "steps", "nodes", "edges", "parameters")
+    return {key: result[key] for key in kept} | {"curve": curve}
+
+
+def theory(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Check a statement of the paper."""
+    from topoff.experiments.theory_all import THEORY
+
+    return THEORY[settings["name"]].run(quick=settings["quick"]).to_json()
+
+
+TASKS: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {
+    "invariance": invariance,
+    "training": training,
+    "theory": theory,
+}
+
+
+def run_cell(task: str, settings: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Do a cell's work; a reason in the place of a result where it cannot be done."""
+    import warnings
+
+    from topoff.machine.notices import hearing
+
+    try:
+        with warnings.catch_warnings(), hearing(lambda _: None):
+            warnings.simplefilter("ignore")
+            return TASKS[task](settings, Path(folder))
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        return {"failed": " ".join(str(error).split())[:400] or type(error).__name__}

@@ -1,0 +1,102 @@
+"""Run studies: every cell that has no result yet in a process of its own, then their sheets, plots and one page.
+
+>>> import tempfile
+>>> from topoff.experiments.study import Sheet
+>>> study = Study("nothing", "Nothing", "No cells.", lambda scope: [], lambda scope, results: Sheet(("a",), [["1"]]))
+>>> with tempfile.TemporaryDirectory() as folder:
+...     found = reproduce([study], Scope(), Path(folder), command="", tell=lambda *_: None)
+...     [path.name for path in found], json.loads(found[0].read_text())["rows"]
+(['nothing.json'], [['1']])
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from topoff.experiments.cells import run_cell
+from topoff.experiments.study import Cell, Kept, Scope, Study
+from topoff.machine.memory import machine
+from topoff.training.run_folder import RunFolder
+
+Tell = Callable[[int, int, str, float], None]  # cells done, of how many, the name of the next one, seconds left
+
+
+def reproduce(studies: Sequence[Study], scope: Scope, folder: Path, *, command: str, tell: Tell) -> list[Path]:
+    """Run the studies and write NAME.json, NAME.md and NAME.svg of each; return the JSON files."""
+    kept = Kept(folder)
+    measure([cell for study in studies for cell in study.cells(scope)], kept, tell=tell)
+    return [write_study(study, scope, kept, command=command) for study in studies]
+
+
+def measure(cells: Sequence[Cell], kept: Kept, *, tell: Tell) -> None:
+    """Measure every cell that has no result, one after the other."""
+    wanted = list({cell.key: cell for cell in cells if kept.get(cell) is None}.values())
+    left, spent, done = sum(cell.weight for cell in wanted), 0.0, 0.0
+    for number, cell in enumerate(wanted):
+        tell(number, len(wanted), cell.key, spent / done * left if done else 0.0)
+        start = time.perf_counter()
+        result = _apart(cell, kept.folder)
+        seconds = time.perf_counter() - start
+        kept.put(cell, result, seconds=seconds)
+        left, spent, done = left - cell.weight, spent + seconds, done + cell.weight
+    tell(len(wanted), len(wanted), "", 0.0)
+
+
+def _apart(cell: Cell, folder: Path) -> dict[str, Any]:
+    """Run a cell in a process of its own, which may be killed for its memory."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as process:
+        try:
+            return process.submit(run_cell, cell.task, cell.settings, str(folder)).result()
+        except BrokenProcessPool:
+            return {"failed": "the process was killed: most likely the machine ran out of memory"}
+
+
+def write_study(study: Study, scope: Scope, kept: Kept, *, command: str) -> Path:
+    """Write what a study came to as JSON and Markdown, and its plot; return the JSON file."""
+    sheet, folder = study.sheet(scope, kept.results), RunFolder(kept.folder)
+    cells = {cell.key: {**vars(cell), "result": kept.results(cell)} for cell in study.cells(scope)}
+    about: dict[str, Any] = {"name": study.name, "title": study.title, "about": study.about, "command": command}
+    about |= {"date": datetime.date.today().isoformat(), "machine": machine(), "scope": vars(scope)}
+    content = {**about, "columns": list(sheet.columns), "rows": sheet.rows, "notes": sheet.notes, "cells": cells}
+    folder.write(f"{study.name}.json", content)
+    plot = ""
+    if study.draw is not None:
+        figure = study.draw(scope, kept.results)
+        figure.savefig(kept.folder / f"{study.name}.svg", metadata={"Date": None})
+        plot = f"\n![{study.title}]({study.name}.svg)\n"
+    words = f"{command}, {about['date']}, {_machine(machine())}"
+    text = f"# {study.title}\n\n{study.about}\n{plot}\n{sheet.markdown()}\n\n{words}\n"
+    folder.write(f"{study.name}.md", text)
+    return kept.folder / f"{study.name}.json"
+
+
+def _machine(found: dict[str, Any]) -> str:
+    """Write a machine in one line."""
+    return ", ".join(f"{key} {value}" for key, value in found.items() if value is not None)
+
+
+def page(studies: Sequence[Study], folder: Path) -> Path:
+    """Write one HTML page of all studies that are there, with their plots inside; return where it is."""
+    from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
+
+    found = []
+    for study in studies:
+        path, drawn = folder / f"{study.name}.json", folder / f"{study.name}.svg"
+        if path.is_file():
+            text = drawn.read_text() if drawn.is_file() else ""
+            plot = Markup(text[text.index("<svg") :]) if text else ""  # our own drawing
+            found.append(json.loads(path.read_text()) | {"plot": plot})
+    page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    text = page.get_template("reproduce.html.j2").render(studies=found)
+    RunFolder(folder).write("index.html", text)
+    return folder / "index.html"

@@ -1,0 +1,24 @@
+"""`topoff reproduce`: a study by the command line, in real processes."""
+
+from pathlib import Path
+
+import pytest
+
+from commands import call
+
+
+def test_reproduce_measures_writes_and_resumes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("reproduce", "theory-symmetry,theory-colors", "--quick", "--out", tmp_path / "paper")
+    done = call(*words, "--json", capture=capfd)
+    assert set(done.json["studies"]) == {"theory-symmetry", "theory-colors"}
+    assert all(Path(path).is_file() for path in done.json["studies"].values())
+    assert Path(done.json["page"]).is_file()
+    assert "0/2" in done.err
+    again = call(*words, capture=capfd)
+    assert "0/2" not in again.err
+    assert "Figure 1: message invariance by symmetry" in again.out
+
+
+def test_an_unknown_study_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    done = call("reproduce", "table1", "--out", tmp_path, capture=capfd, code=2)
+    assert "Expected 'all' or names among" in done.err

@@ -1,0 +1,113 @@
+"""Studies: cells that are measured once, sheets, pages, and what stands in for a graph that is not at hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from topoff.batching.drawn_sets import DrawnSets
+from topoff.experiments.catalogue import STUDIES, chosen
+from topoff.experiments.paper_graphs import is_there, source
+from topoff.experiments.reproduction import measure, page, reproduce
+from topoff.experiments.study import Cell, Kept, Scope, Sheet, Study, failed, percent
+from topoff.experiments.table3 import AVERAGE, PRINTED
+
+QUICK = Scope(quick=True, stand_in=True, scale=0.01)
+
+
+def ring(nodes: int = 40) -> torch.Tensor:
+    """Return the edges of a ring, both ways."""
+    one = torch.stack([torch.arange(nodes), torch.arange(nodes).roll(-1)])
+    return torch.cat([one, one.flip(0)], dim=1)
+
+
+def test_every_table_and_figure_has_cells_and_a_sheet() -> None:
+    for study in STUDIES.values():
+        cells = study.cells(QUICK)
+        sheet = study.sheet(QUICK, lambda cell: {"failed": "not measured"})
+        assert all(len(row) == len(sheet.columns) for row in sheet.rows), study.name
+        assert len({cell.key for cell in cells}) == len(cells), study.name
+        if study.name not in ("table7", "figure8"):  # which have no stand-in
+            assert cells, study.name
+        if study.draw is not None:
+            study.draw(QUICK, lambda cell: {"failed": "not measured"})
+
+
+def test_printed_averages_are_those_of_the_printed_cells() -> None:
+    """The paper's last rows are the means of its eleven settings: a slip of ours in one of 330 figures would show."""
+    for method, (errors, lost) in AVERAGE.items():
+        for column in range(5):
+            cells = [row[method] for row in PRINTED.values()]
+            assert sum(cell[0][column] for cell in cells) / len(cells) == pytest.approx(errors[column], abs=0.011)
+            assert sum(cell[1][column] for cell in cells) / len(cells) == pytest.approx(lost[column], abs=0.011)
+
+
+def test_a_cell_is_measured_once_in_a_process_of_its_own(tmp_path: Path) -> None:
+    told: list[str] = []
+    cells = [Cell.of("theory", {"name": "theory-colors", "quick": True}), Cell.of("training", {"dataset": "nowhere"})]
+    for _ in range(2):
+        measure(cells, Kept(tmp_path), tell=lambda done, total, name, left: told.append(name))
+    assert [name.split("-")[0] for name in told] == ["theory", "training", "", ""]
+    assert Kept(tmp_path).results(cells[0])["name"] == "theory-colors"
+    assert failed(Kept(tmp_path).results(cells[1]))
+    assert failed(Kept(tmp_path).results(Cell.of("theory", {"name": "other"}))) == "not measured"
+
+
+def test_a_study_leaves_json_markdown_a_plot_and_a_page(tmp_path: Path) -> None:
+    study = STUDIES["theory-colors"]
+    found = reproduce([study], QUICK, tmp_path, command="topoff reproduce", tell=lambda *_: None)
+    written = json.loads(found[0].read_text())
+    assert written["columns"] == ["finding", "measured", "limit", ""]
+    assert written["machine"]
+    assert written["command"] == "topoff reproduce"
+    assert "| finding |" in (tmp_path / "theory-colors.md").read_text()
+    text = page(list(STUDIES.values()), tmp_path).read_text()
+    assert "<svg" in text
+    assert "https://" not in text.replace('xmlns:xlink="http', "")
+    assert study.title in text
+
+
+def test_a_name_that_there_is_not_is_named() -> None:
+    with pytest.raises(ValueError, match=r"Expected 'all' or names among table2, .* \(got 'table9'\)"):
+        chosen("table3,table9")
+    assert [study.name for study in chosen("Table 3")] == ["table3"]
+    assert len(chosen("all")) == len(STUDIES)
+
+
+def test_a_graph_is_the_published_one_its_stand_in_or_missing(tmp_path: Path) -> None:
+    (tmp_path / "ogbn_arxiv" / "raw").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "graph.npz").touch()
+    assert is_there("ogbn-arxiv", str(tmp_path))
+    assert not is_there("Reddit", str(tmp_path))
+    assert not is_there("Reddit", None)
+    scope = Scope(root=str(tmp_path), stand_in=True, scale=0.5)
+    assert source("ogbn-arxiv", scope).settings == {"dataset": "ogbn-arxiv", "root": str(tmp_path)}
+    assert source("Reddit", scope).settings == {"preset": "reddit", "scale": 0.5}
+    assert source("ogbn-papers100M", scope).settings["scale"] == 0.02
+    assert source("own", scope).settings["dataset"].endswith("graph.npz")
+
+
+def test_numbers_that_are_none_are_a_dash() -> None:
+    assert [percent(each) for each in (0.5, None, float("nan"))] == ["50.00 %", "-", "-"]
+    assert Sheet(("a",), [["1"]], ["note"]).markdown().endswith("- note")
+
+
+def test_drawn_sets_are_so_many_clusters_each() -> None:
+    from torch_geometric.data import Data
+
+    sets = DrawnSets(method="metis", parts=10, each=4, seed=1).fit(Data(edge_index=ring(), num_nodes=40))
+    found = sets.of(0)
+    assert len(found) == len(sets) == 3
+    parts = [set(sets.parts_[nodes].tolist()) for nodes in found]  # type: ignore[index]
+    assert [len(each) for each in parts] == [4, 4, 2]
+    assert sorted(torch.cat(found).tolist()) == list(range(40))
+    with pytest.raises(ValueError, match=r"Expected 'each' to be between 1 and 'parts' \(got 11 and 10\)"):
+        DrawnSets(parts=10, each=11)
+
+
+def test_a_study_may_have_no_plot(tmp_path: Path) -> None:
+    study = Study("bare", "Bare", "", lambda scope: [], lambda scope, results: Sheet(("a",), []))
+    reproduce([study], QUICK, tmp_path, command="", tell=lambda *_: None)
+    assert not (tmp_path / "bare.svg").exists()
