@@ -146,5 +146,7 @@ def run_cell(task: str, settings: dict[str, Any], folder: str) -> dict[str, Any]
         with warnings.catch_warnings(), hearing(lambda _: None):
             warnings.simplefilter("ignore")
             return TASKS[task](settings, Path(folder))
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        return {"failed": " ".join(str(error).split())[:400] or type(error).__name__}
+    except Exception as error:  # one cell must not cost the others; what it was stands in the table
+        expected = isinstance(error, ValueError | OSError)
+        text = " ".join(str(error).split())[:400]
+        return {"failed": text if expected and text else f"{type(error).__name__}: {text}"}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from topoff.experiments.paper_graphs import Source, is_there, source
 from topoff.experiments.paper_runs import NAMES
-from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, failed, percent
+from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, add_legend, failed, percent
 
 METHODS = ("ns", "labor", "top")
 DEPTHS = (2, 3, 4, 5, 6)
@@ -79,7 +79,7 @@ def draw(scope: Scope, results: Results) -> Figure:
             score.plot(*zip(*points, strict=True), label=NAMES[method])
     memory.set(xlabel="layers", ylabel="MB", ylim=(0, None))
     score.set(xlabel="seconds", ylabel="test score, %", title=f"{middle} layers")
-    memory.legend(frameon=False)
+    add_legend(memory)
     return figure
 
 

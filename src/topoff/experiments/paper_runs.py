@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from topoff.experiments.paper_graphs import is_there, source
-from topoff.experiments.study import Cell, Results, Scope, failed
+from topoff.experiments.study import Cell, Results, Scope, add_legend, failed
 
 QUICK_EPOCHS = 4
 EPOCHS = 100  # where no config of the paper is known
@@ -99,5 +99,5 @@ def draw_curves(panels: Sequence[tuple[str, dict[str, Cell]]], results: Results,
         axes.set(title=title, xlabel=against, ylabel="test score, %")
         axes.title.set_fontsize(9)
         if number == 1:
-            axes.legend(frameon=False, fontsize=7)
+            add_legend(axes)
     return figure

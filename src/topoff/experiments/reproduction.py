@@ -71,7 +71,7 @@ def write_study(study: Study, scope: Scope, kept: Kept, *, command: str) -> Path
     plot = ""
     if study.draw is not None:
         figure = study.draw(scope, kept.results)
-        figure.savefig(kept.folder / f"{study.name}.svg", metadata={"Date": None})
+        figure.savefig(kept.folder / f"{study.name}.svg", metadata={"Date": None, "Creator": None})
         plot = f"\n![{study.title}]({study.name}.svg)\n"
     words = f"{command}, {about['date']}, {_machine(machine())}"
     text = f"# {study.title}\n\n{study.about}\n{plot}\n{sheet.markdown()}\n\n{words}\n"

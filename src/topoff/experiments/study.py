@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 Found = Mapping[str, Any]  # the result of a cell; {"failed": reason} where it has none
@@ -97,6 +98,12 @@ def percent(value: float | None, *, digits: int = 2) -> str:
     ('3.12 %', '-', '-')
     """
     return "-" if value is None or value != value else f"{100 * value:.{digits}f} %"
+
+
+def add_legend(axes: Axes) -> None:
+    """Name the lines of a plot, where there are any."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=7)
 
 
 def failed(found: Found) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from topoff.experiments.paper_graphs import source
-from topoff.experiments.study import Cell, Found, Results, Scope, Sheet, Study, failed
+from topoff.experiments.study import Cell, Found, Results, Scope, Sheet, Study, add_legend, failed
 
 BASE: dict[str, Any] = {"layers": 3, "ratio": 0.05, "hidden": 128, "rank": 64}
 VARIED: dict[str, tuple[float, ...]] = {
@@ -95,7 +95,7 @@ def draw(scope: Scope, results: Results) -> Figure:
     high = axes.get_xlim()[1]
     axes.plot([1, high], [1, high], ":", color="gray", label="as the formula")
     axes.set(xlabel="growth by the formula", ylabel="growth of a step, measured", xscale="log", yscale="log")
-    axes.legend(frameon=False)
+    add_legend(axes)
     return figure
 
 

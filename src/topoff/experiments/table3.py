@@ -9,7 +9,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from topoff.experiments.paper_graphs import AT_HAND, Source, is_there, source
-from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, failed, percent
+from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, add_legend, failed, percent
 
 EACH = (20, 40, 60, 80, 100)  # of 200 clusters
 METHODS = {"cluster": "CLUSTER", "gas": "GAS", "top": "TOP, as in the paper", "top-refreshed": "TOP, refreshed"}
@@ -148,7 +148,7 @@ def draw(scope: Scope, results: Results) -> Figure:
             axes.plot([each / 2 for each in EACH], errors, "o-", label=name)
         axes.set(title=f"{place.label}, {model}", xlabel="% of the clusters", ylabel="error, %", ylim=(0, None))
         if number == 1:
-            axes.legend(frameon=False, fontsize=7)
+            add_legend(axes)
     return figure
 
 

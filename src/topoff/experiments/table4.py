@@ -23,7 +23,7 @@ from topoff.experiments.paper_runs import (
     label,
     run,
 )
-from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, failed
+from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, add_legend, failed
 
 EFFICIENCY: dict[Setting, tuple[Any, ...]] = {  # seconds per epoch of full, GAS, TOP; MB of full, GAS, TOP
     GCN_ARXIV: (0.63, 0.35, 0.33, 2463.03, 1566.89, 1071.27),
@@ -131,7 +131,7 @@ def efficiency_draw(scope: Scope, results: Results) -> Figure:
             axes.bar([x + 0.27 * offset for x in range(len(places))], heights, 0.25, label=NAMES[method])
         axes.set_xticks([x + 0.27 for x in range(len(places))], [s.title for s in places], rotation=15, fontsize=7)
         axes.set(title=f"{title}, relative to GAS")
-        axes.legend(frameon=False, fontsize=7)
+        add_legend(axes)
     return figure
 
 
