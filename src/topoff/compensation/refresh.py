@@ -20,6 +20,7 @@ EARLY = 3  # refreshes at first that come closer together, each half as far: wei
 FEW, MOST = 1, 0.5  # such refreshes where at most this share of the messages comes from outside
 LONGEST = 64  # epochs that an interval grows to by itself
 ROW, AGAIN = 150.0, 2.4  # what a row costs, and a message from outside besides, both in messages
+FOUR = 4  # refreshes after which those of batches with few of the nodes come half as often
 SCARCE = 5.0  # nodes of the graph for each that is trained on, from which on a refresh may come every epoch
 
 
@@ -78,10 +79,12 @@ class Refreshing:
     def least(self) -> int:
         """The least epochs between refreshes that keep their share of the work, but for the first few.
 
-        Where batches hold few of the nodes, nearly all messages come from outside, and steps are cheap: every epoch may
-        have a refresh, and costs less than an epoch on all nodes even so.
+        Where batches hold few of the nodes, nearly all messages come from outside, and a refresh costs dozens of their
+        cheap epochs: at first every epoch may have one, then half as many with every FOUR of them.
         """
-        return 1 if self.scarce else max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
+        if self.scarce:
+            return max(1, 2 ** (self.count // FOUR) // 2)
+        return max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
 
     def due(self, age: int) -> bool:
         """Whether a basis that is `age` epochs old is to be replaced."""

@@ -96,6 +96,17 @@ def test_batches_of_few_nodes_may_be_refreshed_every_epoch_while_much_is_missing
     assert intervals == [1, 1, 2, 2]
 
 
+def test_refreshes_of_batches_of_few_nodes_grow_rare() -> None:
+    policy, epochs = Refreshing.parse("auto"), [0]
+    policy.begin(price=40.0, scarce=True)
+    while epochs[-1] < 64:
+        epochs.append(epochs[-1] + policy.interval)
+        policy.observe(0.2)
+    assert epochs[1:9] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(epochs) - 1 <= 20
+    assert policy.interval <= 16
+
+
 def test_refreshes_take_their_share_of_the_work_at_most() -> None:
     policy, epoch, price = auto(price=0.6), 0, 0.6
     for _ in range(50):
