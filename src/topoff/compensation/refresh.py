@@ -83,7 +83,7 @@ class Refreshing:
         cheap epochs: at first every epoch may have one, then half as many with every FOUR of them.
         """
         if self.scarce:
-            return max(1, 2 ** (self.count // FOUR) // 2)
+            return max(1, (1 << self.count // FOUR) // 2)
         return max(1, math.ceil(self.price / SHARE) >> max(0, self.early - self.count))
 
     def due(self, age: int) -> bool:
