@@ -39,7 +39,7 @@ def test_measure_ends_in_one_line_of_json(graph_file: str) -> None:
     done = run("-m", "topoff", "measure", graph_file, *MEASURE, "--batches", "metis", "--parts", "8")
     result = json.loads(done.out.splitlines()[-1])
     assert list(result) == ["top", "cluster", "drop"]
-    keys = {"relative_error", "accuracy_degradation", "gradient_error", "gradient_cosine"}
+    keys = {"relative_error", "accuracy_degradation", "mean_degradation", "gradient_error", "gradient_cosine"}
     assert set(result["top"]) == keys | {"certificate"}
     assert set(result["drop"]) == set(result["cluster"]) == keys
     assert result["top"]["relative_error"] < result["drop"]["relative_error"]

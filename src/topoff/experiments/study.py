@@ -4,7 +4,7 @@ A cell is a task with settings; its result is kept under their hash, so that stu
 once is not measured again. A cell that fails stands in the sheet with its reason.
 
 >>> Cell.of("invariance", {"graph": "wordnet", "model": "gcn"}).key
-'invariance-c02551cf6bf7'
+'invariance-3bd3d78f0e4f'
 """
 
 from __future__ import annotations
