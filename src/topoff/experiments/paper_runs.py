@@ -68,6 +68,8 @@ def run(setting: Setting, method: str, scope: Scope, **more: Any) -> Cell:
     if scope.quick:
         own |= {"epochs": QUICK_EPOCHS, "hidden": 32, "eval_every": 1}
         own |= {"parts": None, "ratio": 0.25} if setting.config else {"ratio": 0.25}
+    if setting.config == "gcnii-jk-products":
+        own["edge_dropout"] = 0.0  # which histories cannot serve: all methods do without
     if setting.train_only and method in ("top", "cluster"):
         own["train_only"] = True
     settings = {**source(setting.graph, scope).settings, "config": setting.config, "train": {**own, **more}}
