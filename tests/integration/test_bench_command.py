@@ -28,6 +28,9 @@ def test_bench_prints_every_ratio_and_exits_by_them(
     assert not again.err
 
 
-def test_a_case_that_there_is_not_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    done = call("bench", "--only", "speed", capture=capfd, code=2)
+def test_a_case_that_there_is_not_is_named_and_leaves_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = call("bench", "--only", "speed", "--out", tmp_path / "bench", capture=capfd, code=2)
+    assert not (tmp_path / "bench").exists()
     assert "Expected --only to name cases of epoch, products, estimates (got 'speed')" in done.err

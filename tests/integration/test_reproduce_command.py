@@ -19,6 +19,12 @@ def test_reproduce_measures_writes_and_resumes(tmp_path: Path, capfd: pytest.Cap
     assert "Figure 1: message invariance by symmetry" in again.out
 
 
+def test_a_root_that_is_not_there_is_said_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("reproduce", "table3", "--quick", "--root", tmp_path / "none", "--out", tmp_path / "out")
+    assert "Expected --root to be a folder (got" in call(*words, capture=capfd, code=2).err
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_study_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     done = call("reproduce", "table1", "--out", tmp_path, capture=capfd, code=2)
     assert "Expected 'all' or names among" in done.err

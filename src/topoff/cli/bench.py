@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from topoff.experiments.bench import Promise
 
 QUICK = 0.1  # of the size of products
+CASES = ("epoch", "products", "estimates")  # of `Bench.cases`
 EXAMPLES = """Examples:
 
   topoff bench --quick
@@ -55,6 +57,7 @@ def bench(
     from topoff.machine.memory import machine
     from topoff.training.run_folder import RunFolder
 
+    names = _chosen(only, CASES)  # before anything is written
     with ExitStack() as held:
         folder = out or Path(held.enter_context(tempfile.TemporaryDirectory(prefix="topoff-bench-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +65,7 @@ def bench(
         say = (lambda _: None) if quiet else (lambda text: print_lines([f"{text} ..."], to=console(stderr=True)))
         measuring = Bench(folder, **settings, watcher=Watcher(), say=say)
         load, cases = os.getloadavg()[0], measuring.cases()
-        found = [promise for name in _chosen(only, list(cases)) for promise in cases[name]()]
+        found = [promise for name in names for promise in cases[name]()]
         met = all(promise.met is not False for promise in found)
         about = {"command": command(), "load_before": round(load, 2), **settings, "machine": machine(), "met": met}
         result = about | {"promises": [promise.json() for promise in found]}
@@ -71,7 +74,7 @@ def bench(
     raise typer.Exit(0 if met else 1)
 
 
-def _chosen(only: str | None, cases: list[str]) -> list[str]:
+def _chosen(only: str | None, cases: Sequence[str]) -> Sequence[str]:
     """Read the names of some cases.
 
     Raises:

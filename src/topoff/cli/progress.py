@@ -46,6 +46,7 @@ def telling(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
         task = bar.add_task("starting", total=1, note="")
 
         def tell(what: str, share: float) -> None:
+            """Show what is done, and how much of it."""
             nonlocal told
             bar.update(task, description=what, completed=share)
             if bar.disable and not quiet and what != told:

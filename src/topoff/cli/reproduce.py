@@ -54,6 +54,8 @@ def reproduce(
     from topoff.experiments.study import Scope
 
     studies = chosen(what)
+    if root is not None and not Path(root).is_dir():  # or stand-ins would take the place of what it was to hold
+        raise ValueError(f"Expected --root to be a folder (got {root}, which is none); name that of the raw files.")
     scope = Scope(
         root=root, quick=quick, stand_in=stand_in or quick, scale=scale or (QUICK if quick else 1.0), seed=seed
     )

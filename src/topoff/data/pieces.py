@@ -81,6 +81,7 @@ def data_pieces(data: Data) -> Pieces:
     weight = None if data.get("edge_weight") is None else data.edge_weight.numpy()
 
     def edges() -> Iterator[EdgePiece]:
+        """Hand out the edges, some at a time."""
         for low in range(0, len(source), EDGES):
             some = slice(low, low + EDGES)
             yield EdgePiece(source[some], target[some], None if weight is None else weight[some])
@@ -143,6 +144,7 @@ def _npz_pieces(members: dict[str, Member], path: Path, *, split: int, seed: int
     light = data_of_arrays(unify({**small, **stand_ins}, others=[], origin=str(path)), split=split, seed=seed)
 
     def edges() -> Iterator[EdgePiece]:
+        """Hand out the edges, some at a time."""
         ends = zip(index.pieces(EDGES, row=0), index.pieces(EDGES, row=1), strict=True)
         weights = iter(weight.pieces(EDGES)) if weight is not None else None
         for source, target in ends:

@@ -65,6 +65,7 @@ def _telling(name: str) -> Progress:
     told: set[str] = set()
 
     def tell(what: str, share: float) -> None:
+        """Tell of a work once."""
         if what not in told:
             told.add(what)
             notify(f"{name}: {what} ...")

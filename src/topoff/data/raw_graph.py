@@ -79,6 +79,7 @@ def _ogb_binary(folder: Path) -> RawGraph:
     y = np.where(np.isfinite(y), y, -1).astype(np.int64)
 
     def pieces() -> Iterator[Array]:
+        """Hand out the edges, some at a time; (2, e)."""
         if edges.fortran:  # by columns: pairs, one after the other
             return (pairs.T for pairs in replace(edges, shape=edges.shape[::-1], fortran=False).pieces(EDGES))
         ends = (edges.pieces(EDGES, row=row) for row in (0, 1))
@@ -114,6 +115,7 @@ def _saint(folder: Path) -> RawGraph:
         refuse(f"{adjacency} to be the CSR matrix of {nodes} nodes", got, REMEDY)
 
     def pieces() -> Iterator[Array]:
+        """Hand out the edges, some at a time; (2, e)."""
         low = 0
         for some in indices.pieces(EDGES):
             places = np.arange(low, low + len(some))
@@ -152,6 +154,7 @@ def _reddit(folder: Path) -> RawGraph:
     split = np.select([types == 1, types == 2, types == 3], [0, 1, 2], -1).astype(np.int8)
 
     def pieces() -> Iterator[Array]:
+        """Hand out the edges, some at a time; (2, e)."""
         sides = (ends[name].pieces(EDGES) for name in ("row", "col"))
         return (np.stack(pair) for pair in zip(*sides, strict=True))
 
@@ -176,6 +179,7 @@ def _ppi(folder: Path) -> RawGraph:
     split = np.repeat(np.arange(3, dtype=np.int8), [len(x) for x, _, _ in parts])
 
     def rows() -> Iterator[Array]:
+        """Hand out the features, tissue by tissue."""
         return (some for x, _, _ in parts for some in _rows(x))
 
     y = np.concatenate([labels for _, labels, _ in parts]).astype(np.uint8)

@@ -81,7 +81,7 @@ def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> d
     sets.fit(data)
     bare = FullBatchModel(trained.model, None)
     rivals = ("cluster", "gas") if isinstance(sets, NodeSets) else ("cluster",)
-    k = min(settings["hidden"], max(1, int(data.num_nodes) * settings.get("smallest", 1) // 8))
+    k = min(settings["hidden"], max(1, int(data.num_nodes) // 8))
     found = measure(bare, data, sets=sets, methods=("top", *rivals), rank=k, inits=2, seed=settings["seed"])
     ours = measure(trained, data, sets=sets, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
     return found | {"top-refreshed": ours["top"]}

@@ -38,7 +38,7 @@ def cell(method: str, layers: int, scope: Scope) -> Cell:
     }
     train |= {"epochs": 2 if scope.quick else 10, "lr": 0.003, "eval_every": 1 if scope.quick else 2, "dropout": 0.5}
     train |= {"train_only": True, "batches": "random"} if method == "top" else {"fanout": 10}
-    return Cell.of("training", {**place(scope).settings, "train": train}, weight=2.0 * layers)
+    return Cell("training", {**place(scope).settings, "train": train}, weight=2.0 * layers)
 
 
 def cells(scope: Scope) -> list[Cell]:

@@ -73,7 +73,7 @@ def run(setting: Setting, method: str, scope: Scope, **more: Any) -> Cell:
     if setting.train_only and method in ("top", "cluster"):
         own["train_only"] = True
     settings = {**source(setting.graph, scope).settings, "config": setting.config, "train": {**own, **more}}
-    return Cell.of("training", settings, weight=3.0)
+    return Cell("training", settings, weight=3.0)
 
 
 def label(setting: Setting, scope: Scope) -> str:

@@ -37,8 +37,8 @@ def reproduce(studies: Sequence[Study], scope: Scope, folder: Path, *, command: 
 
 
 def measure(cells: Sequence[Cell], kept: Kept, *, tell: Tell) -> None:
-    """Measure every cell that has no result, one after the other."""
-    wanted = list({cell.key: cell for cell in cells if kept.get(cell) is None}.values())
+    """Measure every cell that has no result yet, one after the other."""
+    wanted = list({cell.key: cell for cell in cells if not kept.has(cell)}.values())
     left, spent, done = sum(cell.weight for cell in wanted), 0.0, 0.0
     for number, cell in enumerate(wanted):
         tell(number, len(wanted), cell.key, spent / done * left if done else 0.0)

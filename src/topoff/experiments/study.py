@@ -3,7 +3,7 @@
 A cell is a task with settings; its result is kept under their hash, so that studies share cells, and what was measured
 once is not measured again. A cell that fails stands in the sheet with its reason.
 
->>> Cell.of("invariance", {"graph": "wordnet", "model": "gcn"}).key
+>>> Cell("invariance", {"graph": "wordnet", "model": "gcn"}).key
 'invariance-3bd3d78f0e4f'
 """
 
@@ -40,11 +40,6 @@ class Cell:
     task: str  # a name of `cells.TASKS`
     settings: dict[str, Any]  # its arguments, JSON-able
     weight: float = 1.0  # a guess of how long it takes, relative to others
-
-    @classmethod
-    def of(cls, task: str, settings: dict[str, Any], *, weight: float = 1.0) -> Cell:
-        """Return a cell."""
-        return cls(task, settings, weight)
 
     @property
     def key(self) -> str:
@@ -122,17 +117,15 @@ class Kept:
         """Return where a cell's result is."""
         return self.folder / "cells" / f"{cell.key}.json"
 
-    def get(self, cell: Cell) -> Found | None:
-        """Return a result that is there."""
-        path = self.path(cell)
-        if not path.is_file():
-            return None
-        found: Found = json.loads(path.read_text())["result"]
-        return found
+    def has(self, cell: Cell) -> bool:
+        """Whether a cell was measured; one that failed is tried again, for its graph may be there now."""
+        return not failed(self.results(cell))
 
     def results(self, cell: Cell) -> Found:
         """Return a result; of a cell that was not run, that it was not."""
-        return self.get(cell) or {"failed": "not measured"}
+        path = self.path(cell)
+        found: Found = json.loads(path.read_text())["result"] if path.is_file() else {"failed": "not measured"}
+        return found
 
     def put(self, cell: Cell, result: Found, *, seconds: float) -> None:
         """Keep a result, in one step."""

@@ -34,7 +34,7 @@ def cell(scope: Scope, **varied: Any) -> Cell:
     settings = {**BASE, **varied}
     train = {"method": "top", "model": "gcn", "epochs": 2 if scope.quick else 6, "eval_every": 100, "offset": False}
     train |= {**settings, "refresh": "never", "seed": scope.seed}
-    return Cell.of("training", {**source("wordnet", scope).settings, "train": train})
+    return Cell("training", {**source("wordnet", scope).settings, "train": train})
 
 
 def cells(scope: Scope) -> list[Cell]:

@@ -94,7 +94,7 @@ def wanted(scope: Scope) -> list[tuple[Source, str]]:
 def cell(place: Source, model: str, scope: Scope) -> Cell:
     """Return the cell of a graph and a model: one training, five batchings."""
     sizes = {"hidden": 64, "layers": 3, "epochs": 30 if scope.quick else 200}
-    return Cell.of("invariance", {**place.settings, "model": model, **sizes, "each": list(EACH), "seed": scope.seed})
+    return Cell("invariance", {**place.settings, "model": model, **sizes, "each": list(EACH), "seed": scope.seed})
 
 
 def cells(scope: Scope) -> list[Cell]:

@@ -29,7 +29,7 @@ def _study(name: str) -> Study:
 
     def cell(scope: Scope) -> Cell:
         """Return the one cell."""
-        return Cell.of("theory", {"name": name, "quick": scope.quick})
+        return Cell("theory", {"name": name, "quick": scope.quick})
 
     def sheet(scope: Scope, results: Results) -> Sheet:
         """Write what was measured beside its limit."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from topoff.cli.bench import CASES
 from topoff.experiments import bench as room
 from topoff.experiments.bench import Bench, Promise, Trained
 from topoff.experiments.jobs import Failure, Job, Watcher
@@ -84,6 +85,10 @@ def test_a_training_that_fails_is_said_and_one_that_is_finished_is_kept(
     assert said == ["top on graph, run 1 of 1"]
     with pytest.raises(ValueError, match=r"Expected gas to train on .* \(got: out of memory\)"):
         measuring.train("gas", tmp_path / "graph", epochs=4)
+
+
+def test_the_cases_are_those_that_the_command_line_names(tmp_path: Path) -> None:
+    assert tuple(Bench(tmp_path, scale=1.0, repeats=1, watcher=Watcher(), say=print).cases()) == CASES
 
 
 def test_the_smaller_graph_has_its_size_unless_products_is_tiny(tmp_path: Path) -> None:
