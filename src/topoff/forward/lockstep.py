@@ -97,7 +97,9 @@ class Lockstep(Handler):
             while True:
                 handed = [self._step(runner) for runner in runners]
                 if all(runner.done for runner in runners):
-                    return self._gather(handed)
+                    out = self._gather(handed)
+                    del handed  # or its parts would live on until the end
+                    return out
                 if any(runner.done for runner in runners):
                     raise_other_depth()
                 if self._share(handed) == self.last is not None:
@@ -105,7 +107,7 @@ class Lockstep(Handler):
                 del handed  # or these rows would live on while the next ones are made
         finally:
             for runner in runners:
-                with self._awake(runner.batch):  # in the modes that it began in, and with all that it holds
+                with self.parking.ending(runner.batch) if self.parking else nullcontext():  # in the modes it began in
                     runner.close()
                 del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
             if self.parking:

@@ -115,6 +115,22 @@ class Parking:
             self._park(ref, held)
 
     @contextmanager
+    def ending(self, batch: Rows) -> Iterator[None]:
+        """Let the forward of a batch end, inside `with`: what it holds has memory, and no content, for nobody reads it.
+
+        To read it would take as long as to compute it, and all of it would be in memory at once. What outlives the
+        forward has its content after all.
+        """
+        held = self._held.pop(id(batch), _Held())
+        self._inside -= held.inside
+        for ref, size, _ in held.parked:
+            if (tensor := ref()) is not None:
+                tensor.untyped_storage().resize_(size)
+        with _Noting([], rows=batch.rows, least=self.least):
+            yield
+        self._wake(held)
+
+    @contextmanager
     def reading(self, batch: Rows, part: Tensor) -> Iterator[None]:
         """Give one tensor of a sleeping batch back, inside `with`."""
         held, memory = self._held.get(id(batch), _Held()), part.untyped_storage()

@@ -140,6 +140,21 @@ def test_one_tensor_can_be_read_while_the_batch_sleeps(park: Callable[..., Parki
         pass
 
 
+def test_what_ends_with_its_forward_is_not_read_again(
+    monkeypatch: pytest.MonkeyPatch, park: Callable[..., Parking]
+) -> None:
+    batch, parking, read = Batch(), park(limit=0), list[int]()
+    with parking.awake(batch):
+        gone, kept = torch.ones(8), torch.arange(8.0)
+    inner = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, parts, at: read.append(at) or inner(file, parts, at))
+    with parking.ending(batch):
+        assert [holds(gone), holds(kept), read] == [True, True, []]
+        del gone
+    assert kept.tolist() == list(range(8)), "what outlives the forward has its content"
+    assert len(read) == 1
+
+
 def test_places_on_disk_are_used_again(park: Callable[..., Parking]) -> None:
     batch, parking = Batch(), park(limit=0)
     h = torch.ones(8)
