@@ -14,6 +14,7 @@ from topoff import TOP, Compensator, NodeSets
 from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, structure_of
 from topoff.forward.trial import make_plan
+from topoff.graph.aggregation import MOSTLY
 from topoff.graph.graph import Graph
 
 SAMPLERS = ["kaminpar", "metis", "random"]
@@ -30,7 +31,7 @@ def dense(graph: Graph, operator: object) -> Tensor:
 
 
 def assert_two_routes(graph: Graph, found: list[Structure]) -> None:
-    """Demand A[B,C] Phi_C = (A Phi)[B] - A[B,B] Phi_B, with the boundary rows exactly the rows that are not zero."""
+    """Demand A[B,C] Phi_C = (A Phi)[B] - A[B,B] Phi_B, the boundary rows being those that are not zero, or all."""
     basis = torch.randn(graph.num_nodes, 4, dtype=torch.float64)
     for structure in found:
         for operator, spot in structure.spots.items():
@@ -41,8 +42,11 @@ def assert_two_routes(graph: Graph, found: list[Structure]) -> None:
             stored = torch.zeros_like(explicit).index_add_(0, spot.boundary, spot.halo @ basis)
             zoo.assert_near(subtracted, explicit, tolerance=1e-13)
             zoo.assert_near(stored, explicit, tolerance=1e-13)
-            assert torch.equal(spot.boundary, (A[nodes][:, outside] != 0).any(1).nonzero().view(-1))
-            assert torch.equal(spot.boundary, explicit.abs().sum(1).nonzero().view(-1))
+            reached = (A[nodes][:, outside] != 0).any(1).nonzero().view(-1)
+            assert torch.equal(reached, explicit.abs().sum(1).nonzero().view(-1))
+            assert spot.outer == len(reached)
+            mostly = len(reached) > MOSTLY * len(nodes)
+            assert torch.equal(spot.boundary, torch.arange(len(nodes)) if mostly else reached)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -15,6 +15,7 @@ from topoff.forward.plan import Plan
 from topoff.graph.operators import full_type
 
 COLUMNS = 32  # of each layer that a certificate looks at
+COPIED = 2**27  # bytes of such columns that are copied, so that batches need not pick their rows out of all
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class BatchReport:
 def describe_batch(batch: Data, certificate: float) -> BatchReport:
     """Collect what is known of a batch's compensation."""
     structure, compensation = batch.supplement.structure, batch.get("compensation")
-    rows = [spot.boundary.numel() for spot in structure.spots.values()]
+    rows = [spot.outer for spot in structure.spots.values()]
     rows += [near.halo.numel() for near in structure.around.values()]
     rank, condition = (0, 1.0) if compensation is None else (compensation.rank, compensation.condition)
     return BatchReport(structure.nodes.numel(), max(rows, default=0), rank, condition, certificate)
@@ -62,8 +63,10 @@ class Residual:
     def add(self, place: str, rows: Tensor) -> None:
         """Add the embeddings (n, d) that a propagation reads; of wide ones, every so many of their columns."""
         step = max(1, rows.size(1) // COLUMNS)
-        rows = rows[:, ::step]  # a view: only what batches read is taken out of it
+        rows = rows[:, ::step]
         rows, ways = rows.to(full_type(rows.dtype)), ways_of(place, self._plan)
+        if rows.nbytes <= COPIED:  # else it stays a view, out of which every batch takes what it reads
+            rows = rows.contiguous()
         known = place if self._offsets else ""
         for row, (structure, compensation) in enumerate(self._pairs):
             self._sums[row] += compensation.residual(structure, ways, rows, place=known, step=step)

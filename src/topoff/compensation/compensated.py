@@ -95,8 +95,11 @@ class _Compensate(torch.autograd.Function):
         out = multiply(within.ids, within.offsets, within.values, rows)
         with torch.autocast(h.device.type, enabled=False):
             summary = read @ (rows if anchors is None else rows[anchors])
-            extra = spread @ summary if offset is None else torch.addmm(offset, spread, summary)
-        out = out.add_(extra) if len(boundary) == len(out) else out.index_add_(0, boundary, extra)
+            if len(boundary) == len(out):  # in place: a pass over the rows is what this costs
+                out = out.addmm_(spread, summary) if offset is None else out.addmm_(spread, summary).add_(offset)
+            else:
+                extra = spread @ summary if offset is None else torch.addmm(offset, spread, summary)
+                out = out.index_add_(0, boundary, extra)
         return out.to(torch.promote_types(within.weighs or h.dtype, h.dtype))
 
     @staticmethod
@@ -106,8 +109,8 @@ class _Compensate(torch.autograd.Function):
         rows = grad.to(read.dtype)
         out = multiply(ids_t, offsets_t, values_t, rows)
         with torch.autocast(grad.device.type, enabled=False):
-            extra = read.T @ (spread.T @ (rows if len(boundary) == len(rows) else rows.index_select(0, boundary)))
-        out = out.add_(extra) if anchors is None else out.index_add_(0, anchors, extra)
+            summary = spread.T @ (rows if len(boundary) == len(rows) else rows.index_select(0, boundary))
+            out = out.addmm_(read.T, summary) if anchors is None else out.index_add_(0, anchors, read.T @ summary)
         return out, None, None, None, None, None, None  # autograd gives it h's type
 
 

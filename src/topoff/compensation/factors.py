@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -126,7 +127,7 @@ class Compensation(Movable):
         summary = self.summary(exact[structure.nodes] if sight is None else sight.own(structure, exact))
         for way in ways:
             true = incoming(structure, way, exact) if sight is None else sight.message(structure, way, exact)
-            self.offsets[place, way] = true - self._estimate(way, summary)
+            self.offsets[place, way] = torch.addmm(true, self._factor(way), summary, alpha=-1)
 
     @full_precision()
     def residual(
@@ -139,13 +140,14 @@ class Compensation(Movable):
         missing, whole = 0.0, 0.0
         summary = self.summary(rows[structure.nodes])
         for way in ways:
-            true, estimate = incoming(structure, way, rows), self._estimate(way, summary)
+            true = incoming(structure, way, rows)
+            missed = torch.addmm(true, self._factor(way), summary, alpha=-1)
             if (place, way) in self.offsets:
-                estimate = estimate + self.offsets[place, way][:, ::step]
-            missing += float((true - estimate).square().sum())
-            whole += float(true.square().sum())
+                missed -= self.offsets[place, way][:, ::step]
+            missing += float(missed.square_().sum())
+            whole += float(true.square_().sum())
         return missing, whole
 
-    def _estimate(self, way: Way, summary: Tensor) -> Tensor:
-        """Return what the factors make of a batch that was read; (k, d) -> (r, d) or (c, d)."""
-        return (self.spread[way] if isinstance(way, Operator) else self.halo[way]) @ summary
+    def _factor(self, way: Way) -> Tensor:
+        """Return what spreads a batch that was read, (k, d) -> (r, d) or (c, d)."""
+        return self.spread[way] if isinstance(way, Operator) else self.halo[way]

@@ -29,8 +29,13 @@ class Spot(Movable):
     """Hold what one operator needs in a batch: the product inside it and the way in from outside."""
 
     within: Sparse  # A[B, B]
-    boundary: Tensor  # (r,) positions in the batch of the rows with neighbours outside
+    boundary: Tensor  # (r,) positions in the batch of the rows with neighbours outside; all where most have some
     halo: Sparse  # A[boundary, C], columns numbered globally
+
+    @property
+    def outer(self) -> int:
+        """The rows with neighbours outside."""
+        return int((self.halo.offsets.diff() > 0).sum())
 
     def product(self, own: Tensor, rows: Tensor) -> Tensor:
         """Return A[B, :] H from the batch's own rows (b, d) and those of all nodes (n, d); no gradient; (b, d)."""

@@ -33,6 +33,7 @@ from topoff.machine.shelf import Shelf
 Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]  # makes a matrix of all nodes, to be filled
 
 ROWS = 2**15  # of A that are cut at a time where all of them are multiplied
+MOSTLY = 0.75  # of a batch's rows: where more have neighbours outside, to add to all is cheaper than to pick those
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,16 @@ class Aggregation:
         return self._within(*self._placed(nodes))
 
     def cut(self, nodes: Tensor) -> tuple[Sparse, Tensor, Sparse]:
-        """Return A[B, B], the boundary rows (positions in the batch), and A[boundary, not B], its columns global."""
+        """Return A[B, B], the boundary rows (positions in the batch), and A[boundary, not B], its columns global.
+
+        Where most rows have neighbours outside, all of them are taken for boundary rows.
+        """
         rows, column = self._placed(nodes)
         outside = column < 0
         pointers = _pointers(rows, outside)
         boundary = np.flatnonzero(np.diff(pointers))
+        if len(boundary) > MOSTLY * rows.shape[0]:
+            boundary = np.arange(rows.shape[0])
         entries = (rows.data[outside], rows.indices[outside], np.append(0, pointers[boundary + 1]))
         halo = sp.csr_array(entries, shape=(len(boundary), self.num_nodes))
         return self._within(rows, column), torch.from_numpy(boundary), self._sparse(halo, transpose=False)

@@ -425,6 +425,9 @@ def test_the_certificate_is_of_a_held_out_initialization_then_of_the_old_basis()
     assert before > 0
     assert top.certificate_ == before
     assert len(top.certificates_) == 4
+    with torch.no_grad():
+        for weights in top.model.parameters():
+            weights.mul_(1.1)
     top.refresh()
     after = top.certificate_
     assert after != before
