@@ -20,11 +20,11 @@ from topoff.experiments.study import Cell, Found, Results, Scope, Sheet, Study, 
 from topoff.experiments.theory_record import new_panels
 
 GRAPHS = ("PubMed", "Computers", "tolokers", "minesweeper", "wordnet")
-HIDDEN, LAYERS = 64, 3
+HIDDEN, LAYERS, RATIO = 64, 3, 0.1  # ratio: of the batches that are measured
 EPOCHS, QUICK_EPOCHS = 40, 6  # of trainings in batches
 FULL_EPOCHS, QUICK_FULL_EPOCHS = 100, 20  # of the full-batch trainings whose batches are measured
-RATIO = 0.1  # of the batches that are measured
-OLD = {"refresh": "every=100"}  # a basis of five epochs ago is measured as it is
+OFF: dict[str, Any] = {"offset": False}
+OLD = {"refresh": "every=100"}  # what is measured has a basis of some steps ago, as it is
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ ESTIMATOR = Ablation(
     "estimator",
     "how the compensation is estimated",
     "Ridge regression on a wide basis, with and without its offset, the paper's Eq. 12, and the released code.",
-    (default("ridge"), Value("ridge, no offset", {"offset": False}), *varied("estimator", "released", "paper")),
+    (default("ridge"), Value("ridge, no offset", OFF), *varied("estimator", "released", "paper")),
     measured=True,
 )
 RANK = Ablation(
@@ -97,7 +97,7 @@ ANCHORS = Ablation(
         Value("released, all", {"estimator": "released"}),
         default("ridge, all"),
     ),
-    common={"offset": False},
+    common=OFF,
     measured=True,
     trained=False,
 )
@@ -112,9 +112,14 @@ FIRST_LAYER = Ablation(
 OFFSET = Ablation(
     "offset",
     "what is compensated",
-    "Only what has changed since the last refresh (with offset), all messages from outside as in the paper (no "
-    "offset, rank 64), or nothing but what they were at the refresh (offset alone, rank 0).",
-    (default("offset"), Value("no offset", {"offset": False}), Value("offset alone", {"rank": 0})),
+    "Only what has changed since the last refresh (offset, rank 16), all messages from outside as in the paper (no "
+    "offset; rank 64 where none is given), or nothing but what they were at the refresh (rank 0).",
+    (
+        default("offset"),
+        Value("no offset", OFF),
+        Value("no offset, 16", OFF | {"rank": 16}),
+        Value("rank 0", {"rank": 0}),
+    ),
     measured=True,
 )
 REFRESH = Ablation(
@@ -197,11 +202,7 @@ class Column:
     share: bool = True  # written in per cent, and drawn
 
     def write(self, value: float | None) -> str:
-        """Write the number; a dash where there is none.
-
-        >>> COLUMNS[0].write(0.123), COLUMNS[-1].write(123.4), COLUMNS[-1].write(None)
-        ('12.30 %', '123', '-')
-        """
+        """Write the number; a dash where there is none."""
         plain = "-" if value is None else f"{value:.{self.digits}f}"
         return percent(value, digits=self.digits) if self.share else plain
 
@@ -234,7 +235,7 @@ class Row:
 
 NOTES = {
     "error": "error, gradient error: of batches of a tenth of the nodes (KaMinPar) against the whole graph, at the "
-    "weights of one full-batch training, with a basis five epochs old (never refreshed: of random networks).",
+    "weights of one full-batch training, with a basis five steps old (never refreshed: of random networks).",
     "error in training": "error in training: of the outputs that training sees, before a refresh, mean over the "
     "epochs; nodes that are in no batch do not count. test: exact, at the best validation score; one seed.",
 }
