@@ -104,9 +104,8 @@ ANCHORS = Ablation(
 FIRST_LAYER = Ablation(
     "first-layer",
     "exact first layer",
-    "A X is known, so what the first layer reads is exact. Method drop leaves out all that lies outside a batch, "
-    "drop-ax all but the features. TOP without its exact first layer is not varied: exact inference records no raw "
-    "features, so that neither basis nor offset would have any.",
+    "A X is known, so the first layer is exact. drop leaves out all outside a batch, drop-ax all but the features. "
+    "TOP without it is not varied: exact inference records no raw features, which basis and offset would need.",
     (*varied("method", "drop", "drop-ax"), default("top")),
 )
 OFFSET = Ablation(
@@ -280,13 +279,14 @@ def draw(ablation: Ablation, scope: Scope, results: Results) -> Figure:
             heights = [row.get(column) for row in found if row.place == place]
             known = [(at, 100 * height) for at, height in enumerate(heights) if height is not None]
             across, up = [at for at, _ in known], [height for _, height in known]
+            style: dict[str, Any] = {"label": place.label if known else "", "color": f"C{number}"}
             if ablation.ordered or column.key == "test":
-                axes.plot(across, up, "o-" if ablation.ordered else "o", label=place.label)
+                axes.plot(across, up, "o-" if ablation.ordered else "o", **style)
             else:
                 aside = (number - (len(graphs) - 1) / 2) * 0.8 / len(graphs)
-                axes.bar([at + aside for at in across], up, 0.8 / len(graphs), label=place.label)
+                axes.bar([at + aside for at in across], up, 0.8 / len(graphs), **style)
         axes.set_xticks(range(len(labels)), labels, rotation=0 if ablation.ordered else 20, fontsize=7)
-        axes.set(ylabel=f"{column.title}, %")
+        axes.set(ylabel=f"{column.title}, %", yscale="log" if ablation.ordered and column.key != "test" else "linear")
     add_legend(panels[0])
     return figure
 

@@ -120,6 +120,7 @@ def test_numbers_are_lines_and_categories_bars() -> None:
     error, _, _, score = BY_NAME["rank"].draw(QUICK, results).axes
     assert [tuple(line.get_ydata()) for line in error.lines] == [pytest.approx((1.23, 1.23, 1.23))]
     assert [tuple(line.get_ydata()) for line in score.lines] == [pytest.approx((70.0, 70.0, 70.0))]
+    assert (error.get_yscale(), score.get_yscale()) == ("log", "linear")
     error, score = BY_NAME["norm"].draw(QUICK, results).axes
     assert [bar.get_height() for bar in error.patches] == pytest.approx([3.0, 3.0])
     assert score.lines[0].get_linestyle() == "None"
