@@ -97,7 +97,7 @@ def measure(
         sets = NodeSets(method=batches, ratio=ratio, parts=None if batches == "random" else parts, seed=seed).fit(data)
         trained = train_full_batch(network, data, epochs=epochs, lr=lr, age=age, seed=seed, tell=tell)
         bar.update(task, description="comparing")
-        settings = {"rank": rank, "inits": inits, "estimator": estimator, "seed": seed}
+        settings: dict[str, Any] = {"rank": rank, "inits": inits, "estimator": estimator, "seed": seed}
         result = compare(trained, data, sets=sets, methods=chosen, lr=lr, **settings)
     if as_json:
         typer.echo(json.dumps(result))

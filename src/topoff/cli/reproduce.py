@@ -24,7 +24,11 @@ EXAMPLES = """Examples:
 
 def reproduce(
     what: Annotated[
-        str, typer.Argument(help="table2 to table8, figure2 to figure9, theory-symmetry, ..., comma-separated, or all.")
+        str,
+        typer.Argument(
+            help="table2 to table8, figure2 to figure9, theory-symmetry, ..., ablation-rank, ...; comma-separated, "
+            "or all."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the results; what is measured there is not measured again.")],
     root: Root = None,
@@ -42,8 +46,9 @@ def reproduce(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce tables and figures of the paper: NAME.json, NAME.md and NAME.svg each, and one page, index.html.
+    """Reproduce tables and figures of the paper, and ablations beyond it.
 
+    Writes NAME.json, NAME.md and NAME.svg of each, and one page, index.html.
     Every cell runs in a process of its own; one that cannot be measured stands there with its reason.
     """
     from topoff.cli.progress import progress_bar

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from topoff.experiments.ablations import ABLATIONS
 from topoff.experiments.figure3 import FIGURE3, FIGURE6, FIGURE7, FIGURE8, FIGURE9
 from topoff.experiments.figure5 import FIGURE5
 from topoff.experiments.study import Study
@@ -32,6 +33,7 @@ STUDIES: dict[str, Study] = {
         FIGURE8,
         FIGURE9,
         *THEORY_STUDIES,
+        *ABLATIONS,
     )
 }
 

@@ -39,6 +39,17 @@ def invariance(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     Returns, for every batching, what `measure` finds for cluster, gas, the paper's TOP (random networks, k = d) as
     "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed".
     """
+    data, trained = _trained(settings, folder)
+    found, parts = dict[str, Any](), None
+    for name, sets in _batchings(settings).items():
+        sets.fit(data) if parts is None else sets.fit(data, parts=parts)  # the same clusters for all sizes of batches
+        parts = sets.parts_
+        found[name] = _compared(trained, data, sets, settings)
+    return found
+
+
+def _trained(settings: dict[str, Any], folder: Path) -> tuple[Any, Any]:
+    """Return a cell's graph, and its model trained full-batch, with the weights of five epochs before the end."""
     import torch
 
     from topoff.data.load import load
@@ -56,8 +67,7 @@ def invariance(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     model = make_model(
         settings["model"], in_channels=data.num_features, out_channels=outputs, degrees=degrees, **options
     )
-    trained = train_full_batch(model, data, epochs=settings["epochs"], lr=LR, age=AGE, seed=settings["seed"])
-    return {name: _compared(trained, data, sets, settings) for name, sets in _batchings(settings).items()}
+    return data, train_full_batch(model, data, epochs=settings["epochs"], lr=LR, age=AGE, seed=settings["seed"])
 
 
 def _batchings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -78,13 +88,31 @@ def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> d
     from topoff.batching.node_sets import NodeSets
     from topoff.experiments.measure import FullBatchModel, measure
 
-    sets.fit(data)
     bare = FullBatchModel(trained.model, None)
     rivals = ("cluster", "gas") if isinstance(sets, NodeSets) else ("cluster",)
     k = min(settings["hidden"], max(1, int(data.num_nodes) // 8))
-    found = measure(bare, data, sets=sets, methods=("top", *rivals), rank=k, inits=2, seed=settings["seed"])
-    ours = measure(trained, data, sets=sets, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
+    common: dict[str, Any] = {"sets": sets, "gradients": False}  # which no sheet shows
+    found = measure(bare, data, **common, methods=("top", *rivals), rank=k, inits=2, seed=settings["seed"])
+    ours = measure(trained, data, **common, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
     return found | {"top-refreshed": ours["top"]}
+
+
+def compensations(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train full-batch, then measure TOP's batches, the gradient included, under several settings of `TOP`.
+
+    Settings: the graph, model, layers, hidden, epochs, seed; `sampler` and `ratio`; `tops`, settings of `TOP` by name.
+    With `refresh` "never" the basis comes from random networks, else from the weights five epochs ago.
+    """
+    from topoff.experiments.measure import FullBatchModel, measure
+
+    data, trained = _trained(settings, folder)
+    (sets,) = _batchings(settings).values()
+    sets.fit(data)
+    bare, found = FullBatchModel(trained.model, None), dict[str, Any]()
+    for name, top in settings["tops"].items():
+        model = bare if top["refresh"] == "never" else trained
+        found |= {name: measure(model, data, sets=sets, methods=("top",), seed=settings["seed"], **top)["top"]}
+    return found
 
 
 def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -119,7 +147,9 @@ def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
         "fidelity",
     )
     kept += ("train_peak_rss_mb", "epochs", "steps", "nodes", "edges", "parameters")
-    return {key: result[key] for key in kept} | {"curve": curve}
+    missed = [1 - line.fidelity for line in lines if line.fidelity is not None]
+    error = sum(missed) / len(missed) if missed else None  # of batches, over the evaluated epochs
+    return {key: result[key] for key in kept} | {"curve": curve, "error": error}
 
 
 def theory(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -131,6 +161,7 @@ def theory(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 TASKS: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {
     "invariance": invariance,
+    "compensations": compensations,
     "training": training,
     "theory": theory,
 }

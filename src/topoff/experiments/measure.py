@@ -90,12 +90,20 @@ def train_full_batch(
 
 
 def measure(
-    trained: FullBatchModel, data: Data, *, sets: NodeSets, methods: tuple[str, ...], lr: float = 0.01, **settings: Any
+    trained: FullBatchModel,
+    data: Data,
+    *,
+    sets: NodeSets,
+    methods: tuple[str, ...],
+    lr: float = 0.01,
+    gradients: bool = True,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Compare every method's batches with the exact forward: {method: {relative_error, ...}}.
 
     `settings` go to `TOP`: rank, inits, estimator, seed; with `refresh` and an earlier model, batches have its offset.
-    `lr` is that of the epoch of GAS (see `_after_gas`).
+    `lr` is that of the epoch of GAS (see `_after_gas`). Without `gradients` theirs are not compared, and their keys are
+    absent: a backward pass of every batch and of the whole graph is most of the time.
     """
     check_methods(methods)
     settings = {"refresh": "never", **settings}
@@ -108,11 +116,11 @@ def measure(
         top.prepare(networks=[random_network(trained.model, number, seed=seed) for number in range(1, inits + 1)])
     drop, run = TOP(trained.model, data, batches=sets, rank=0, refresh="never", offset=False), caller(trained.model)
     runs: dict[str, Forward] = {"top": top, "drop": drop, "cluster": lambda batch: run(trained.model, batch)}
-    comparison = _Comparison(trained.model, drop, data)
+    comparison = _Comparison(trained.model, drop, data, gradients=gradients)
     result: dict[str, Any] = {}
     for name in methods:
         if name == "gas":
-            result[name] = _after_gas(trained.model, data, sets=sets, lr=lr)
+            result[name] = _after_gas(trained.model, data, sets=sets, lr=lr, gradients=gradients)
         else:
             result[name] = comparison.of(runs[name], (top if name == "top" else drop).prepare().batches())
     if "top" in result:
@@ -120,7 +128,7 @@ def measure(
     return result
 
 
-def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> dict[str, float]:
+def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float, gradients: bool) -> dict[str, float]:
     """Return the errors of histories as training has them: of one epoch of GAS, at the weights in which it ends.
 
     With frozen weights histories become exact, so their error is one of moving weights. The epoch begins with the
@@ -141,7 +149,7 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float) -> di
         gas.learn(batch, mean_loss)
         optimizer.step()
     bare = TOP(model, data, batches=sets, rank=0, refresh="never", offset=False)
-    return _Comparison(model, bare, data).of(gas.forward, list(gas.cover()))
+    return _Comparison(model, bare, data, gradients=gradients).of(gas.forward, list(gas.cover()))
 
 
 def check_methods(methods: tuple[str, ...]) -> None:
@@ -159,14 +167,16 @@ def check_methods(methods: tuple[str, ...]) -> None:
 
 
 class _Comparison:
-    """Compare ways to run batches with one exact forward and one exact gradient."""
+    """Compare ways to run batches with one exact forward and, where `gradients` are wanted, one exact gradient."""
 
-    def __init__(self, model: nn.Module, exact: TOP, data: Data) -> None:
+    def __init__(self, model: nn.Module, exact: TOP, data: Data, *, gradients: bool) -> None:
         """Run the exact forward and the exact gradient, once for all comparisons."""
         self.model, self.y, self.loss = model, data.y, default_loss(data.y)
         self.truth = exact.predict()
-        whole = whole_graph(exact.graph, make_plan(model, exact.graph))
-        self.gradient = gradient(model, exact, [whole], loss=self.loss)
+        self.gradient: Tensor | None = None
+        if gradients:
+            whole = whole_graph(exact.graph, make_plan(model, exact.graph))
+            self.gradient = gradient(model, exact, [whole], loss=self.loss)
         self.score = METRICS[task_of(data.y, train_mask=data.train_mask).metric]
         self.scored = data.test_mask if bool(data.test_mask.any()) else data.train_mask
 
@@ -174,15 +184,16 @@ class _Comparison:
         """Return the errors of one way to run the batches."""
         with evaluating(self.model):
             error, out = output_error(run, batches, self.truth)
-        estimate = gradient(self.model, run, batches, loss=self.loss)
-        gradient_error, cosine = compare_gradients(estimate, self.gradient)
-        return {
+        found = {
             "relative_error": error,
             "accuracy_degradation": self._lost(out, self.scored),
             "mean_degradation": self._mean_lost(out, [batch.n_id for batch in batches]),
-            "gradient_error": gradient_error,
-            "gradient_cosine": cosine,
         }
+        if self.gradient is None:
+            return found
+        estimate = gradient(self.model, run, batches, loss=self.loss)
+        gradient_error, cosine = compare_gradients(estimate, self.gradient)
+        return found | {"gradient_error": gradient_error, "gradient_cosine": cosine}
 
     def _lost(self, out: Tensor, nodes: Tensor) -> float:
         """Return how much lower than the exact score that of some outputs is."""

@@ -32,6 +32,16 @@ def test_compensation_misses_less_than_batches_alone(trained: FullBatchModel) ->
     assert set(result["top"]) - set(result["drop"]) == {"certificate"}
 
 
+def test_gradients_are_left_out_on_request(trained: FullBatchModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = found(trained, "top", "gas")
+    monkeypatch.setattr("topoff.experiments.measure.gradient", lambda *_, **__: pytest.fail("a gradient was computed"))
+    part = found(trained, "top", "gas", gradients=False)
+    for method, errors in whole.items():
+        kept = {key: value for key, value in errors.items() if not key.startswith("gradient")}
+        assert part[method] == kept
+        assert len(kept) == len(errors) - 2
+
+
 def test_histories_are_those_of_a_training_epoch(trained: FullBatchModel) -> None:
     before = copy.deepcopy(trained.model.state_dict())
     errors = [found(trained, "gas", lr=lr)["gas"]["relative_error"] for lr in (1e-9, 0.01, 0.1)]

@@ -1,0 +1,52 @@
+"""Cells: what they measure, on a small stand-in, and what they do not do twice."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topoff.batching import node_sets
+from topoff.experiments.cells import run_cell
+
+SMALL: dict[str, Any] = {"preset": "arxiv", "scale": 0.003}
+SIZES: dict[str, Any] = {"model": "gcn", "hidden": 8, "layers": 2, "epochs": 6, "seed": 0}
+
+
+def test_clusters_are_cut_once_for_all_sizes_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    cut = node_sets.partition
+
+    def counting(*given: Any, **settings: Any) -> Any:
+        """Note that the graph is cut."""
+        calls.append(settings["parts"])
+        return cut(*given, **settings)
+
+    monkeypatch.setattr(node_sets, "partition", counting)
+    found = run_cell("invariance", {**SMALL, **SIZES, "parts": 20, "each": [4, 10]}, str(tmp_path))
+    assert calls == [20]
+    assert set(found) == {"4", "10"}
+    for batching in found.values():
+        assert set(batching) == {"cluster", "gas", "top", "top-refreshed"}
+        assert all("relative_error" in method and "gradient_error" not in method for method in batching.values())
+    assert found["10"]["cluster"]["relative_error"] < found["4"]["cluster"]["relative_error"]
+
+
+def test_compensations_are_measured_at_the_same_weights(tmp_path: Path) -> None:
+    old: dict[str, Any] = {"refresh": "every=100", "rank": 8}
+    tops = {"old": old, "random": {"refresh": "never", "rank": 8}, "nothing": {**old, "rank": 0, "offset": False}}
+    found = run_cell(
+        "compensations", {**SMALL, **SIZES, "sampler": "kaminpar", "ratio": 0.25, "tops": tops}, str(tmp_path)
+    )
+    assert list(found) == list(tops)
+    assert found["old"]["relative_error"] < found["random"]["relative_error"] < found["nothing"]["relative_error"]
+    assert found["old"]["gradient_error"] < found["nothing"]["gradient_error"]
+
+
+def test_a_training_tells_what_its_batches_missed(tmp_path: Path) -> None:
+    train = {"hidden": 8, "layers": 2, "epochs": 2, "eval_every": 1, "ratio": 0.25}
+    found = {
+        method: run_cell("training", {**SMALL, "train": {**train, "method": method}}, str(tmp_path))
+        for method in ("top", "drop")
+    }
+    assert 0 < found["top"]["error"] < found["drop"]["error"] < 2
+    assert found["drop"]["fidelity"] is not None
