@@ -102,14 +102,15 @@ class Lockstep(Handler):
                     return out
                 if any(runner.done for runner in runners):
                     raise_other_depth()
-                if self._share(handed) == self.last is not None:
-                    return None
+                place = self._share(handed)
                 del handed  # or these rows would live on while the next ones are made
+                if place == self.last is not None:
+                    return None
         finally:
             for runner in runners:
                 with self.parking.ending(runner.batch) if self.parking else nullcontext():  # in the modes it began in
                     runner.close()
-                del runner.batch.runner  # no circle: what a batch holds is freed now, not at some collection
+                    runner.batch.let_go()
             if self.parking:
                 self.parking.close()
 

@@ -90,6 +90,13 @@ class Member:
         assert whole is not None
         return whole
 
+    def let_go(self) -> None:
+        """Let go of all that the forward held: freed now, not at some collection."""
+        del self.runner
+        self.now = self.shared = None
+        if self._given is None:
+            vars(self).pop("data", None)
+
     def product(self, operator: Operator, own: Tensor, rows: Tensor) -> Tensor:
         """Return A[B, :] H from the batch's own rows and those of all nodes (n, d); (b, d)."""
         if rows.data_ptr() in self.aggregated:

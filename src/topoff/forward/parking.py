@@ -123,9 +123,7 @@ class Parking:
         """
         held = self._held.pop(id(batch), _Held())
         self._inside -= held.inside
-        for ref, size, _ in held.parked:
-            if (tensor := ref()) is not None:
-                tensor.untyped_storage().resize_(size)
+        _reserve(held)
         with _Noting([], rows=batch.rows, least=self.least):
             yield
         self._wake(held)
@@ -189,6 +187,13 @@ class Parking:
     def _read(self, tensor: Tensor, size: int, place: int) -> None:
         tensor.untyped_storage().resize_(size)
         _whole(lambda file, rest, at: os.preadv(file, [rest], at), self._file.fileno(), tensor, place)
+
+
+def _reserve(held: _Held) -> None:
+    """Give what is parked of a batch its memory back, whatever is in it."""
+    for ref, size, _ in held.parked:
+        if (tensor := ref()) is not None:
+            tensor.untyped_storage().resize_(size)
 
 
 def _whole(move: Any, file: int, tensor: Tensor, place: int) -> None:

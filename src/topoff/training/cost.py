@@ -31,6 +31,7 @@ from topoff.training.cost_memory import Held, peak_of
 
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 REUSED = 0.5  # share of the rows that messages read which come from memory, and not from the processor's caches
+PULLED = 2.5  # what a byte of a message in GAS costs, in copied ones: rows are pulled from, and pushed into histories
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
 FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
 SOME = 200  # training nodes whose subgraphs are measured
@@ -102,6 +103,8 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
         powers = 1 + config.layers if config.method == "sign" else 1
         moved += GATHER * width * work.rows[0] * powers * data.x.size(1)
+    if config.method == "gas":
+        moved += PULLED * width * config.hidden * sum(work.messages[1:])
     again = _refreshes(config, data, work)
     if again:  # a forward of all nodes, without the last layer
         nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
