@@ -15,6 +15,7 @@ PARTS = 200  # clusters of the paper's tables
 LR = 0.01
 AGE = 5  # epochs between the estimate of TOP's basis and the weights at which it is measured, where it is refreshed
 RANK = 64
+WIDEST = 200  # features of a graph that PNA is measured on
 
 
 def dataset_of(settings: dict[str, Any], folder: Path) -> tuple[str, str | None]:
@@ -60,6 +61,11 @@ def _trained(settings: dict[str, Any], folder: Path) -> tuple[Any, Any]:
 
     dataset, root = dataset_of(settings, folder)
     data = standardized(load(dataset, root=root, seed=settings["seed"]))
+    if settings["model"] == "pna" and data.num_features > WIDEST:
+        raise ValueError(
+            f"Expected at most {WIDEST} features for PNA, whose first layer multiplies a row of each edge with a "
+            f"matrix of twice as many by as many numbers (got {data.num_features})."
+        )
     torch.manual_seed(settings["seed"])
     options = {key: settings[key] for key in ("hidden", "layers")}
     degrees = degree_histogram(data.edge_index, int(data.num_nodes))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from topoff.batching import node_sets
+from topoff.experiments import cells
 from topoff.experiments.cells import run_cell
 
 SMALL: dict[str, Any] = {"preset": "arxiv", "scale": 0.003}
@@ -50,3 +51,10 @@ def test_a_training_tells_what_its_batches_missed(tmp_path: Path) -> None:
     }
     assert 0 < found["top"]["error"] < found["drop"]["error"] < 2
     assert found["drop"]["fidelity"] is not None
+
+
+def test_pna_is_not_measured_where_its_first_layer_is_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "WIDEST", 100)
+    found = run_cell("invariance", {**SMALL, **SIZES, "model": "pna", "each": [4]}, str(tmp_path))
+    assert "Expected at most 100 features for PNA" in found["failed"]
+    assert "got 128" in found["failed"]
