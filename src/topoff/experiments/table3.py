@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.figure import Figure
 
 from topoff.experiments.paper_graphs import AT_HAND, Source, is_there, source
@@ -107,18 +109,25 @@ def cells(scope: Scope) -> list[Cell]:
 
 
 def sheet(scope: Scope, results: Results) -> Sheet:
-    """Write errors and lost accuracy of every method at every size of batches, the printed ones in brackets."""
+    """Write errors and lost accuracy of every method at every size of batches, the printed ones in brackets.
+
+    What is printed and was not measured stands there, too, with a dash.
+    """
     columns = ("graph", "GNN", "method", *(f"error, {each // 2} %" for each in EACH))
     columns += tuple(f"lost, {each // 2} %" for each in EACH)
     rows: list[list[str]] = []
-    for place, model in wanted(scope):
-        found = results(cell(place, model, scope))
-        if reason := failed(found):
+    pairs = wanted(scope)
+    others = [pair for pair in PRINTED if pair not in {(place.name, model) for place, model in pairs}]
+    for place, model in [*pairs, *((source(name, scope), model) for name, model in others)]:
+        found = results(cell(place, model, scope)) if (place.name, model) not in others else dict[str, Any]()
+        printed = PRINTED.get((place.name, model), {})
+        if (reason := failed(found)) and not printed:
             rows.append([place.label, model, f"not measured: {reason}", *[""] * (2 * len(EACH))])
             continue
-        printed = PRINTED.get((place.name, model), {})
         for method, name in METHODS.items():
-            measured = [found[str(each)].get(method, {}) for each in EACH]
+            if method not in printed and (not found or failed(found)):
+                continue
+            measured = [found.get(str(each), {}).get(method, {}) for each in EACH]
             told = printed.get(method, ([None] * len(EACH), [None] * len(EACH)))
             errors = [_beside(each.get("relative_error"), old) for each, old in zip(measured, told[0], strict=True)]
             lost = [_beside(each.get("mean_degradation"), old) for each, old in zip(measured, told[1], strict=True)]

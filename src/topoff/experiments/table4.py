@@ -23,7 +23,7 @@ from topoff.experiments.paper_runs import (
     label,
     run,
 )
-from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, add_legend, failed
+from topoff.experiments.study import Cell, Found, Results, Scope, Sheet, Study, add_legend, failed
 
 EFFICIENCY: dict[Setting, tuple[Any, ...]] = {  # seconds per epoch of full, GAS, TOP; MB of full, GAS, TOP
     GCN_ARXIV: (0.63, 0.35, 0.33, 2463.03, 1566.89, 1071.27),
@@ -98,12 +98,12 @@ def efficiency_sheet(scope: Scope, results: Results) -> Sheet:
     columns = ("model & graph", *(f"s per epoch, {NAMES[m]}" for m in COMPARED), "GAS / TOP")
     columns += (*(f"MB, {NAMES[m]}" for m in COMPARED), "GAS / TOP, memory")
     rows = []
-    for setting in efficiency(scope):
-        found = {method: results(run(setting, method, scope)) for method in COMPARED}
-        seconds = {m: row.get("epoch_seconds") for m, row in found.items() if not failed(row)}
-        memory = {
-            m: row.get("train_peak_rss_mb") or row.get("peak_rss_mb") for m, row in found.items() if not failed(row)
-        }
+    for setting in EFFICIENCY:  # those that were not measured, too, for what is printed of them
+        measured = setting in efficiency(scope)
+        found = {method: results(run(setting, method, scope)) if measured else {} for method in COMPARED}
+        good = {m: row for m, row in found.items() if row and not failed(row)}
+        seconds = {m: row["epoch_seconds"] for m, row in good.items()}
+        memory = {m: row["train_peak_rss_mb"] or row["peak_rss_mb"] for m, row in good.items()}
         told, cells = EFFICIENCY[setting], [label(setting, scope)]
         for kind, first in ((seconds, 0), (memory, 3)):
             for number, method in enumerate(COMPARED):
@@ -149,9 +149,10 @@ def cost_cells(scope: Scope) -> list[Cell]:
 def cost_sheet(scope: Scope, results: Results) -> Sheet:
     """Write pre-processing, training and total seconds and memory, the printed ones (of a GPU) in brackets."""
     rows = []
-    for setting in cost_settings(scope):
+    for setting in SETTINGS:
+        measured = setting in cost_settings(scope)
         for method, told in COST[setting.title].items():
-            found = results(run(setting, method, scope))
+            found: Found = results(run(setting, method, scope)) if measured else {"failed": "not measured here"}
             if reason := failed(found):
                 cells = [f"- ({each})" for each in told] + [reason]
             else:

@@ -51,14 +51,17 @@ def cells(scope: Scope) -> list[Cell]:
 
 
 def sheet(scope: Scope, results: Results) -> Sheet:
-    """Write the errors by sampler, and the printed ones in brackets."""
-    rows = []
-    for place, model in wanted(scope):
+    """Write the errors by sampler, and the printed ones in brackets, those that were not measured included."""
+    rows, pairs = [], wanted(scope)
+    others = [pair for pair in PRINTED if pair not in {(place.name, model) for place, model in pairs}]
+    for place, model in [*pairs, *((source(name, scope), model) for name, model in others)]:
         for method, name in METHODS.items():
+            if (place.name, model) in others and method not in PRINTED[place.name, model]:
+                continue
             words = []
             for number, sampler in enumerate(SAMPLERS):
-                found = results(cell(place, model, sampler, scope))
-                error = None if failed(found) else found[sampler].get(method, {}).get("relative_error")
+                found = results(cell(place, model, sampler, scope)) if (place.name, model) not in others else {}
+                error = None if failed(found) else found.get(sampler, {}).get(method, {}).get("relative_error")
                 told = PRINTED.get((place.name, model), {}).get(method, (None,) * len(SAMPLERS))[number]
                 words.append(percent(error) + (f" ({told} %)" if told is not None else ""))
             rows.append([place.label, model, name, *words])

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from topoff.batching.drawn_sets import DrawnSets
+from topoff.experiments import table7, table8
 from topoff.experiments.catalogue import STUDIES, chosen
 from topoff.experiments.paper_graphs import is_there, source
 from topoff.experiments.reproduction import measure, page, reproduce
 from topoff.experiments.study import Cell, Kept, Scope, Sheet, Study, failed, percent
 from topoff.experiments.table3 import AVERAGE, PRINTED
+from topoff.experiments.table4 import COST, EFFICIENCY
 
 QUICK = Scope(quick=True, stand_in=True, scale=0.01)
 
@@ -41,6 +43,22 @@ def test_printed_averages_are_those_of_the_printed_cells() -> None:
             cells = [row[method] for row in PRINTED.values()]
             assert sum(cell[0][column] for cell in cells) / len(cells) == pytest.approx(errors[column], abs=0.011)
             assert sum(cell[1][column] for cell in cells) / len(cells) == pytest.approx(lost[column], abs=0.011)
+
+
+@pytest.mark.parametrize("scope", [Scope(), QUICK])
+def test_every_printed_number_stands_in_its_table_measured_or_not(scope: Scope) -> None:
+    def words(name: str) -> set[str]:
+        """Return all words of a table."""
+        sheet = STUDIES[name].sheet(scope, lambda cell: {"failed": "not measured"})
+        return set(" ".join(cell for row in sheet.rows for cell in row).split())
+
+    errors = {f"({value}" for row in PRINTED.values() for pair in row.values() for column in pair for value in column}
+    assert errors <= words("table3")
+    assert {f"({value})" for row in EFFICIENCY.values() for value in row} <= words("table4")
+    assert {f"({value})" for row in COST.values() for told in row.values() for value in told} <= words("table5")
+    samplers = [value for row in table8.PRINTED.values() for told in row.values() for value in told if value]
+    assert {f"({value}" for value in samplers} <= words("table8")
+    assert {f"({value}" for row in table7.PRINTED.values() for value in row} <= words("table7")
 
 
 def test_a_cell_is_measured_once_in_a_process_of_its_own(tmp_path: Path) -> None:
