@@ -122,7 +122,10 @@ def compensations(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Train as `topoff train` does; return its result, and the scores against seconds and epochs."""
+    """Train as `topoff train` does; return its result, and the scores against seconds and epochs.
+
+    With `as_large_as`, settings of another training, batches of training nodes have as many rows as that one's.
+    """
     import os
 
     from topoff.machine.memory import keep_freed_memory
@@ -135,6 +138,8 @@ def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     base = read_config(settings["config"]) if settings.get("config") else {}
     named = {"dataset": dataset, "root": root}
     config = make_config(base, {key: value for key, value in named.items() if value}, settings["train"])
+    if "as_large_as" in settings:
+        config = make_config(vars(config), {"ratio": _ratio_of(make_config(vars(config), settings["as_large_as"]))})
     with tempfile.TemporaryDirectory(prefix="topoff-reproduce-") as place:
         os.environ["TOPOFF_CACHE"] = str(Path(place) / "cache")
         run = RunFolder(Path(place) / "run")
@@ -156,6 +161,18 @@ def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     missed = [1 - line.fidelity for line in lines if line.fidelity is not None]
     error = sum(missed) / len(missed) if missed else None  # of batches, over the evaluated epochs
     return {key: result[key] for key in kept} | {"curve": curve, "error": error}
+
+
+def _ratio_of(config: Any) -> float:
+    """Return the share of the training nodes that makes batches with as many rows, over all layers, as a training's."""
+    from topoff.training.build import make_setup
+    from topoff.training.cost import workload
+    from topoff.training.trained import graph_of
+
+    setup = make_setup(config, graph_of(config))
+    work = workload(setup.config, setup.data)
+    rows = sum(work.rows) / len(work.rows) / work.batches
+    return min(1.0, max(0.001, rows / max(1, int(setup.data.train_mask.sum()))))
 
 
 def theory(settings: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.figure import Figure
 
 from topoff.experiments.paper_graphs import Source, is_there, source
@@ -37,8 +39,11 @@ def cell(method: str, layers: int, scope: Scope) -> Cell:
         "seed": scope.seed,
     }
     train |= {"epochs": 2 if scope.quick else 10, "lr": 0.003, "eval_every": 1 if scope.quick else 2, "dropout": 0.5}
-    train |= {"train_only": True, "batches": "random"} if method == "top" else {"fanout": 10}
-    return Cell("training", {**place(scope).settings, "train": train}, weight=2.0 * layers)
+    own: dict[str, Any] = {"train": {**train, "fanout": 10}}
+    if method == "top":
+        labor = {"method": "labor", "fanout": 10, "train_only": False, "batches": None}
+        own = {"train": {**train, "train_only": True, "batches": "random"}, "as_large_as": labor}
+    return Cell("training", {**place(scope).settings, **own}, weight=2.0 * layers)
 
 
 def cells(scope: Scope) -> list[Cell]:
@@ -86,8 +91,8 @@ def draw(scope: Scope, results: Results) -> Figure:
 FIGURE5 = Study(
     "figure5",
     "Figure 5: memory against depth, and convergence, beside NS and LABOR",
-    "SAGE; TOP draws its batches uniformly among the training nodes, as the paper does there. The paper sets TOP's "
-    "batch size to LABOR's memory; here each method has its default one.",
+    "SAGE; TOP draws its batches uniformly among the training nodes, as the paper does there. As in the paper its "
+    "batches are as large as LABOR's memory allows: as many rows as a batch of LABOR has, on average over its layers.",
     cells,
     sheet,
     draw,

@@ -58,3 +58,14 @@ def test_pna_is_not_measured_where_its_first_layer_is_too_wide(tmp_path: Path, m
     found = run_cell("invariance", {**SMALL, **SIZES, "model": "pna", "each": [4]}, str(tmp_path))
     assert "Expected at most 100 features for PNA" in found["failed"]
     assert "got 128" in found["failed"]
+
+
+def test_batches_can_be_as_large_as_those_of_another_method(tmp_path: Path) -> None:
+    train = {"hidden": 8, "layers": 2, "epochs": 1, "train_only": True, "batches": "random", "method": "top"}
+    few = {"method": "labor", "fanout": 2, "ratio": 0.05, "train_only": False, "batches": None}
+    steps = [
+        run_cell("training", {**SMALL, "train": train, "as_large_as": {**few, **more}}, str(tmp_path))["steps"]
+        for more in ({}, {"fanout": 20}, {"ratio": 0.2})
+    ]
+    assert steps[0] > steps[1]
+    assert steps[0] > steps[2]
