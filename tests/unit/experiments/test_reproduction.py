@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from topoff.experiments.catalogue import STUDIES, chosen
 from topoff.experiments.paper_graphs import is_there, source
 from topoff.experiments.reproduction import measure, page, reproduce
 from topoff.experiments.study import Cell, Kept, Scope, Sheet, Study, failed, percent
-from topoff.experiments.table3 import AVERAGE, PRINTED
+from topoff.experiments.table3 import AVERAGE, EACH, PRINTED, verdicts, wanted
 from topoff.experiments.table4 import COST, EFFICIENCY
 
 QUICK = Scope(quick=True, stand_in=True, scale=0.01)
@@ -59,6 +60,28 @@ def test_every_printed_number_stands_in_its_table_measured_or_not(scope: Scope) 
     samplers = [value for row in table8.PRINTED.values() for told in row.values() for value in told if value]
     assert {f"({value}" for value in samplers} <= words("table8")
     assert {f"({value}" for row in table7.PRINTED.values() for value in row} <= words("table7")
+
+
+def test_cells_that_miss_what_is_promised_are_named() -> None:
+    scope = Scope(quick=True, stand_in=True, scale=0.01)
+
+    def found(cell: Cell) -> dict[str, Any]:
+        """Miss everything at 20 of 200 clusters with GCNII, nothing elsewhere."""
+        bad = cell.settings["model"] == "gcnii"
+        good = {name: {"relative_error": 0.02, "mean_degradation": 0.0} for name in ("cluster", "gas")}
+        rows = {
+            str(each): {**good, "top-refreshed": {"relative_error": 0.01, "mean_degradation": 0.002}} for each in EACH
+        }
+        if bad:
+            rows["20"]["top-refreshed"] = {"relative_error": 0.05, "mean_degradation": 0.01}
+        return rows
+
+    count = len(wanted(scope)) * len(EACH)
+    below, average, lost = verdicts(scope, found)
+    for words in (below, average, lost):
+        assert f"in {count - 1} of {count} cells; not: ogbn-arxiv (stand-in, scale 0.01), gcnii, 10 %" in words
+    assert below.endswith(": 5.00 %")
+    assert lost.endswith(": 1.00 %")
 
 
 def test_a_cell_is_measured_once_in_a_process_of_its_own(tmp_path: Path) -> None:
