@@ -184,9 +184,12 @@ class _Comparison:
         """Return the errors of one way to run the batches."""
         with evaluating(self.model):
             error, out = output_error(run, batches, self.truth)
+        seen = torch.zeros(len(out), dtype=torch.bool)
+        seen[torch.cat([batch.n_id for batch in batches])] = True  # sampled sets may leave nodes out
+        scored = self.scored & seen
         found = {
             "relative_error": error,
-            "accuracy_degradation": self._lost(out, self.scored),
+            "accuracy_degradation": self._lost(out, scored) if bool(scored.any()) else float("nan"),
             "mean_degradation": self._mean_lost(out, [batch.n_id for batch in batches]),
         }
         if self.gradient is None:

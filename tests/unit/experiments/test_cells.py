@@ -69,3 +69,13 @@ def test_batches_can_be_as_large_as_those_of_another_method(tmp_path: Path) -> N
     ]
     assert steps[0] > steps[1]
     assert steps[0] > steps[2]
+
+
+@pytest.mark.parametrize("sampler", ["saint-walk", "shadow"])
+def test_sets_that_leave_nodes_out_are_compared_on_those_that_they_hold(tmp_path: Path, sampler: str) -> None:
+    settings = {**SMALL, **SIZES, "sampler": sampler, "ratio": 0.1}
+    found = run_cell("invariance", settings, str(tmp_path))
+    assert set(found[sampler]) == {"cluster", "top", "top-refreshed"}, found
+    for method in found[sampler].values():
+        assert 0 < method["relative_error"] < 2
+        assert abs(method["accuracy_degradation"]) < 1
