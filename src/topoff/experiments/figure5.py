@@ -35,10 +35,10 @@ def cell(method: str, layers: int, scope: Scope) -> Cell:
         "method": method,
         "model": "sage",
         "layers": layers,
-        "hidden": 32 if scope.quick else 256,
+        "hidden": 64 if scope.quick else 256,
         "seed": scope.seed,
     }
-    train |= {"epochs": 2 if scope.quick else 10, "lr": 0.003, "eval_every": 1 if scope.quick else 2, "dropout": 0.5}
+    train |= {"epochs": 6 if scope.quick else 10, "lr": 0.003, "eval_every": 1 if scope.quick else 2, "dropout": 0.5}
     own: dict[str, Any] = {"train": {**train, "fanout": 10}}
     if method == "top":
         labor = {"method": "labor", "fanout": 10, "train_only": False, "batches": None}

@@ -1,7 +1,7 @@
 """The trainings behind Tables 4 to 6 and Figures 3 to 9: which graph, model and method, with the paper's settings.
 
 >>> run(GCN_ARXIV, "gas", Scope(quick=True, stand_in=True)).settings["train"]["epochs"]
-4
+20
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from topoff.experiments.paper_graphs import is_there, source
 from topoff.experiments.study import Cell, Results, Scope, add_legend, failed
 
-QUICK_EPOCHS = 4
+QUICK_EPOCHS = 20
 EPOCHS = 100  # where no config of the paper is known
 NAMES = {
     "full": "Full-batch",
@@ -66,7 +66,7 @@ def run(setting: Setting, method: str, scope: Scope, **more: Any) -> Cell:
     if setting.config is None:
         own |= {"epochs": EPOCHS, "layers": 3, "hidden": 256 if setting.model != "gat" else 64}
     if scope.quick:
-        own |= {"epochs": QUICK_EPOCHS, "hidden": 32, "eval_every": 1}
+        own |= {"epochs": QUICK_EPOCHS, "hidden": 64, "eval_every": 2}
         own |= {"parts": None, "ratio": 0.25} if setting.config else {"ratio": 0.25}
     if setting.config == "gcnii-jk-products":
         own["edge_dropout"] = 0.0  # which histories cannot serve: all methods do without

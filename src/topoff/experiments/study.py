@@ -57,17 +57,15 @@ class Sheet:
     notes: list[str] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """Write the table.
+        r"""Write the table.
 
-        >>> print(Sheet(("a", "b"), [["1", "2"]]).markdown())
+        >>> print(Sheet(("a", "b"), [["1", "|B|"]]).markdown())
         | a | b |
         |---|---|
-        | 1 | 2 |
+        | 1 | \|B\| |
         """
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        text = [
-            f"| {' | '.join(line)} |" if number != 1 else f"|{'|'.join(line)}|" for number, line in enumerate(lines)
-        ]
+        head, *rows = ([cell.replace("|", "\\|") for cell in line] for line in (self.columns, *self.rows))
+        text = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
         return "\n".join([*text, *(f"\n- {note}" for note in self.notes)])
 
 

@@ -39,7 +39,7 @@ def graphs(scope: Scope) -> list[str]:
 
 def cell(row: str, graph: str, scope: Scope) -> Cell:
     """Return the cell of a row and a graph."""
-    sizes = {"layers": 3, "hidden": 32, "epochs": 4} if scope.quick else {"layers": 3, "hidden": 256, "epochs": 100}
+    sizes = {"layers": 3, "hidden": 64, "epochs": 20} if scope.quick else {"layers": 3, "hidden": 256, "epochs": 100}
     train = {**ROWS[row][0], **sizes, "seed": scope.seed, "schedule": "cosine"}
     return Cell("training", {**source(graph, scope).settings, "train": train}, weight=3.0)
 
