@@ -29,6 +29,7 @@ from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached, content_hash
 
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
+LAYOUT = 2  # of a compensation on disk; one more whenever other rows are kept
 
 
 class Basis:
@@ -264,7 +265,14 @@ class Basis:
         called = call_text(plain(self.model), self.loader.graph.data)
         plan = self.loader.plan
         needs = repr((plan.operators, plan.flows, plan.known_hops, sorted(plan.deep), plan.wide))
-        words = [graph, called, needs, fingerprint(plain(self.model)), repr(settings), *map(version, VERSIONED)]
+        words = [
+            graph,
+            called,
+            needs,
+            fingerprint(plain(self.model)),
+            repr((LAYOUT, settings)),
+            *map(version, VERSIONED),
+        ]
         exact = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]  # numpy lacks it
         return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in exact))
 

@@ -140,7 +140,7 @@ class Compensation(Movable):
         missing, whole = 0.0, 0.0
         summary = self.summary(rows[structure.nodes])
         for way in ways:
-            true = incoming(structure, way, rows)
+            true = incoming(structure, way, rows).to(self.read.dtype)  # a model may cast inside
             missed = torch.addmm(true, self._factor(way), summary, alpha=-1)
             if (place, way) in self.offsets:
                 missed -= self.offsets[place, way][:, ::step]

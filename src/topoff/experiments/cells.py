@@ -97,8 +97,8 @@ def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> d
     bare = FullBatchModel(trained.model, None)
     rivals = ("cluster", "gas") if isinstance(sets, NodeSets) else ("cluster",)
     k = min(settings["hidden"], max(1, int(data.num_nodes) // 8))
-    common: dict[str, Any] = {"sets": sets, "gradients": False}  # which no sheet shows
-    found = measure(bare, data, **common, methods=("top", *rivals), rank=k, inits=2, seed=settings["seed"])
+    common: dict[str, Any] = {"sets": sets, "seed": settings["seed"], "gradients": False}  # which no sheet shows
+    found = measure(bare, data, **common, methods=("top", *rivals), rank=k, inits=2)
     ours = measure(trained, data, **common, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
     return found | {"top-refreshed": ours["top"]}
 

@@ -57,13 +57,14 @@ def sheet(scope: Scope, results: Results) -> Sheet:
     for method in METHODS:
         for layers in depths(scope):
             found = results(cell(method, layers, scope))
-            words = [failed(found) or "", "", ""]
+            words = [failed(found) or "", "", "", ""]
             if not failed(found):
                 memory = found["train_peak_rss_mb"] or found["peak_rss_mb"]
-                words = [f"{memory:.0f}", f"{found['epoch_seconds']:.3f}", percent(found["test"])]
+                steps = found["steps"] / max(1, found["epochs"])
+                words = [f"{memory:.0f}", f"{steps:.0f}", f"{found['epoch_seconds']:.3f}", percent(found["test"])]
             rows.append([NAMES[method], str(layers), *words])
     note = f"{place(scope).label}; resident memory of the process before the first exact evaluation, graph included."
-    return Sheet(("method", "layers", "MB", "s per epoch", "test"), rows, [note])
+    return Sheet(("method", "layers", "MB", "steps per epoch", "s per epoch", "test"), rows, [note])
 
 
 def draw(scope: Scope, results: Results) -> Figure:
@@ -92,7 +93,8 @@ FIGURE5 = Study(
     "figure5",
     "Figure 5: memory against depth, and convergence, beside NS and LABOR",
     "SAGE; TOP draws its batches uniformly among the training nodes, as the paper does there. As in the paper its "
-    "batches are as large as LABOR's memory allows: as many rows as a batch of LABOR has, on average over its layers.",
+    "batches follow LABOR's memory: as many rows as a batch of LABOR is expected to have on average over its layers "
+    "(counted without joint sampling), at most all training nodes, which is then one step per epoch.",
     cells,
     sheet,
     draw,

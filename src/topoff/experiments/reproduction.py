@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 import json
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -61,8 +62,8 @@ def _apart(cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def _processes() -> BaseContext:
-    """Return how processes begin: where possible, as copies of one that has imported everything, to save seconds."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    """Return how processes begin: where possible, as copies of one that has imported torch, to save seconds."""
+    if "forkserver" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":  # no copies of torch
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["topoff.training.seed", "topoff.experiments.measure"])

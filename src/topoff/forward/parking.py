@@ -124,9 +124,11 @@ class Parking:
         held = self._held.pop(id(batch), _Held())
         self._inside -= held.inside
         _reserve(held)
-        with _Noting([], rows=batch.rows, least=self.least):
-            yield
-        self._wake(held)
+        try:
+            with _Noting([], rows=batch.rows, least=self.least):
+                yield
+        finally:
+            self._wake(held)
 
     @contextmanager
     def reading(self, batch: Rows, part: Tensor) -> Iterator[None]:

@@ -435,6 +435,23 @@ def test_the_certificate_is_of_a_held_out_initialization_then_of_the_old_basis()
     assert top.certificate_ < after  # the basis is now of the very embeddings that it is shown
 
 
+def test_a_model_that_casts_inside_is_certified_and_refreshed() -> None:
+    class Casting(nn.Module):
+        """Add up messages in another type than the features have."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.mean = nn.Linear(5, 4), gnn.SimpleConv(aggr="mean")
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.mean(self.first(x).relu().double(), edge_index).float()
+
+    top = top_of(Casting(), small())
+    assert 0 < top.certificate_ < 10
+    top.refresh()
+    assert top.certificate_ < 1e-3
+
+
 def test_the_certificate_of_any_network_can_be_asked_for() -> None:
     model = narrow()
     top = top_of(model, rank=15, ridge=0)

@@ -13,7 +13,7 @@ from topoff.experiments.catalogue import STUDIES, chosen
 from topoff.experiments.paper_graphs import is_there, source
 from topoff.experiments.reproduction import measure, page, reproduce
 from topoff.experiments.study import Cell, Kept, Scope, Sheet, Study, failed, percent
-from topoff.experiments.table3 import AVERAGE, EACH, PRINTED, verdicts, wanted
+from topoff.experiments.table3 import AVERAGE, EACH, PRINTED, TABLE3, verdicts, wanted
 from topoff.experiments.table4 import COST, EFFICIENCY
 
 QUICK = Scope(quick=True, stand_in=True, scale=0.01)
@@ -76,7 +76,17 @@ def test_cells_that_miss_what_is_promised_are_named() -> None:
             rows["20"]["top-refreshed"] = {"relative_error": 0.05, "mean_degradation": 0.01}
         return rows
 
+    def diverged(cell: Cell) -> dict[str, Any]:
+        """Have no figure at all: JSON has no NaN."""
+        nothing = {name: {"relative_error": None, "mean_degradation": None} for name in ("cluster", "gas")}
+        return {str(each): {**nothing, "top-refreshed": nothing["gas"]} for each in EACH}
+
     count = len(wanted(scope)) * len(EACH)
+    for kept, words in zip((0, 0, count), verdicts(scope, diverged), strict=True):
+        assert f"in {kept} of {count} cells" in words
+    assert TABLE3.draw is not None
+    TABLE3.draw(scope, diverged)
+    assert verdicts(scope, lambda cell: {"failed": "not measured"}) == []
     below, average, lost = verdicts(scope, found)
     for words in (below, average, lost):
         assert f"in {count - 1} of {count} cells; not: ogbn-arxiv (stand-in, scale 0.01), gcnii, 10 %" in words
