@@ -36,7 +36,7 @@ def dataset_of(settings: dict[str, Any], folder: Path) -> tuple[str, str | None]
 def invariance(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train full-batch, then measure batches of some of 200 clusters (Section 5.2), or of a sampler.
 
-    Settings: the graph, model, layers, hidden, epochs, seed; `each`, clusters per batch; or `sampler` and `ratio`.
+    Settings: the graph, model, layers, hidden (its `width` where heads lie side by side), epochs, seed; `each`, clusters per batch; or `sampler` and `ratio`.
     Returns, for every batching, what `measure` finds for cluster, gas, the paper's TOP (random networks, k = d) as
     "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed".
     """
@@ -96,7 +96,7 @@ def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> d
 
     bare = FullBatchModel(trained.model, None)
     rivals = ("cluster", "gas") if isinstance(sets, NodeSets) else ("cluster",)
-    k = min(settings["hidden"], max(1, int(data.num_nodes) // 8))
+    k = min(settings.get("width", settings["hidden"]), max(1, int(data.num_nodes) // 8))
     common: dict[str, Any] = {"sets": sets, "seed": settings["seed"], "gradients": False}  # which no sheet shows
     found = measure(bare, data, **common, methods=("top", *rivals), rank=k, inits=2)
     ours = measure(trained, data, **common, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
@@ -106,7 +106,7 @@ def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> d
 def compensations(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train full-batch, then measure TOP's batches, the gradient included, under several settings of `TOP`.
 
-    Settings: the graph, model, layers, hidden, epochs, seed; `sampler` and `ratio`; `tops`, settings of `TOP` by name.
+    Settings: the graph, model, layers, hidden (its `width` where heads lie side by side), epochs, seed; `sampler` and `ratio`; `tops`, settings of `TOP` by name.
     With `refresh` "never" the basis comes from random networks, else from the weights five epochs ago.
     """
     from topoff.experiments.measure import FullBatchModel, measure

@@ -25,7 +25,7 @@ def names(scope: Scope) -> list[str]:
 
 def cell(name: str, scope: Scope) -> Cell:
     """Return the cell of a graph."""
-    sizes = {"hidden": 64, "layers": 3, "epochs": 30 if scope.quick else 200, "each": [HALF], "seed": scope.seed}
+    sizes = {"hidden": 64, "layers": 3, "epochs": 30 if scope.quick else 100, "each": [HALF], "seed": scope.seed}
     return Cell("invariance", {**source(name, scope).settings, "model": "gcn", **sizes})
 
 

@@ -42,7 +42,7 @@ def wanted(scope: Scope) -> list[tuple[Source, str]]:
 
 def cell(place: Source, model: str, sampler: str, scope: Scope) -> Cell:
     """Return the cell of a graph, a model and a sampler."""
-    sizes = {"hidden": 64, "layers": 3, "epochs": 30 if scope.quick else 200, "ratio": RATIO.get(sampler, 0.5)}
+    sizes = {"hidden": 64, "layers": 3, "epochs": 30 if scope.quick else 100, "ratio": RATIO.get(sampler, 0.5)}
     sizes["seed"] = scope.seed
     return Cell("invariance", {**place.settings, "model": model, **sizes, "sampler": sampler})
 
