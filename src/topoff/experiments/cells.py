@@ -36,7 +36,8 @@ def dataset_of(settings: dict[str, Any], folder: Path) -> tuple[str, str | None]
 def invariance(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train full-batch, then measure batches of some of 200 clusters (Section 5.2), or of a sampler.
 
-    Settings: the graph, model, layers, hidden (its `width` where heads lie side by side), epochs, seed; `each`, clusters per batch; or `sampler` and `ratio`.
+    Settings: the graph, model, layers, hidden, `width` where heads lie side by side, epochs, seed; `each`, clusters per
+    batch; or `sampler` and `ratio`.
     Returns, for every batching, what `measure` finds for cluster, gas, the paper's TOP (random networks, k = d) as
     "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed".
     """
@@ -106,7 +107,7 @@ def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> d
 def compensations(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train full-batch, then measure TOP's batches, the gradient included, under several settings of `TOP`.
 
-    Settings: the graph, model, layers, hidden (its `width` where heads lie side by side), epochs, seed; `sampler` and `ratio`; `tops`, settings of `TOP` by name.
+    Settings: the graph, model, layers, hidden, epochs, seed; `sampler` and `ratio`; `tops`, settings of `TOP` by name.
     With `refresh` "never" the basis comes from random networks, else from the weights five epochs ago.
     """
     from topoff.experiments.measure import FullBatchModel, measure
