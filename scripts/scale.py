@@ -1,6 +1,6 @@
 """Train on stand-ins of products from 0.15M to 2.45M nodes and write docs/results/scale.md, scale.json and scale.svg.
 
-    python scripts/scale.py run [--scales 0.0625,0.125,0.25,0.5,1] [--out runs/scale] [--gas 0.25]
+    python scripts/scale.py run [--scales 0.0625,0.125,0.25,0.5,1] [--out runs/scale] [--gas 0.25] [--deep 1]
     python scripts/scale.py write
 
 Every run is `topoff train` in a process of its own, with an empty cache and default settings, one after the other: run
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     load = round(os.getloadavg()[0], 2)
     rows = [train("top", scale, SAGE, out=out) for scale in scales]
-    rows.append(train("top-deep", max(scales), DEEP, out=out))
+    rows += [train("top-deep", scale, DEEP, out=out) for scale in scales if scale == args.deep]
     gas = SAGE.replace("--train-only --epochs 5 --eval-every 5", "--method gas --epochs 1 --eval-every 1")
     rows += [train("gas", scale, gas, out=out) for scale in scales if scale <= args.gas]
     machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {version('torch')}, {datetime.date.today()}"
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "write"))
     parser.add_argument("--scales", default="0.0625,0.125,0.25,0.5,1", help="sizes relative to products")
     parser.add_argument("--gas", type=float, default=0.25, help="the largest scale at which GAS trains, too")
+    parser.add_argument("--deep", type=float, default=1.0, help="the scale at which the deep model trains")
     parser.add_argument("--out", default="runs/scale")
     args = parser.parse_args()
     if args.what == "run":
