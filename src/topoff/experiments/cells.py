@@ -65,7 +65,7 @@ def _trained(settings: dict[str, Any], folder: Path) -> tuple[Any, Any]:
     if settings["model"] == "pna" and data.num_features > WIDEST:
         raise ValueError(
             f"Expected at most {WIDEST} features for PNA, whose first layer multiplies a row of each edge with a "
-            f"matrix of twice as many by as many numbers (got {data.num_features})."
+            f"matrix of twice as many by as many numbers (got {data.num_features}); measure another model there."
         )
     torch.manual_seed(settings["seed"])
     options = {key: settings[key] for key in ("hidden", "layers")}

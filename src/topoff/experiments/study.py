@@ -122,7 +122,7 @@ class Kept:
     def results(self, cell: Cell) -> Found:
         """Return a result; of a cell that was not run, that it was not."""
         path = self.path(cell)
-        found: Found = json.loads(path.read_text())["result"] if path.is_file() else {"failed": "not measured"}
+        found: Found = json.loads(path.read_text())["result"] if path.is_file() else {"failed": "not run yet"}
         return found
 
     def put(self, cell: Cell, result: Found, *, seconds: float) -> None:

@@ -13,7 +13,7 @@ from topoff.experiments.catalogue import STUDIES, chosen
 from topoff.experiments.paper_graphs import is_there, source
 from topoff.experiments.reproduction import measure, page, reproduce
 from topoff.experiments.study import Cell, Kept, Scope, Sheet, Study, failed, percent
-from topoff.experiments.table3 import AVERAGE, EACH, PRINTED, TABLE3, verdicts, wanted
+from topoff.experiments.table3 import AVERAGE, EACH, FIGURE2, PRINTED, verdicts, wanted
 from topoff.experiments.table4 import COST, EFFICIENCY
 
 QUICK = Scope(quick=True, stand_in=True, scale=0.01)
@@ -84,8 +84,8 @@ def test_cells_that_miss_what_is_promised_are_named() -> None:
     count = len(wanted(scope)) * len(EACH)
     for kept, words in zip((0, 0, count), verdicts(scope, diverged), strict=True):
         assert f"in {kept} of {count} cells" in words
-    assert TABLE3.draw is not None
-    TABLE3.draw(scope, diverged)
+    assert FIGURE2.draw is not None
+    FIGURE2.draw(scope, diverged)
     assert verdicts(scope, lambda cell: {"failed": "not measured"}) == []
     below, average, lost = verdicts(scope, found)
     for words in (below, average, lost):
@@ -105,7 +105,7 @@ def test_a_cell_is_measured_once_in_a_process_of_its_own(tmp_path: Path) -> None
     assert [name.split("-")[0] for name in told] == ["theory", "training", "", "training", ""]  # a failure is no result
     assert Kept(tmp_path).results(cells[0])["name"] == "theory-colors"
     assert failed(Kept(tmp_path).results(cells[1]))
-    assert failed(Kept(tmp_path).results(Cell("theory", {"name": "other"}))) == "not measured"
+    assert failed(Kept(tmp_path).results(Cell("theory", {"name": "other"}))) == "not run yet"
 
 
 def test_a_study_leaves_json_markdown_a_plot_and_a_page(tmp_path: Path) -> None:
