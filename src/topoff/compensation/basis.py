@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from topoff.compensation.certificate import Residual
 from topoff.compensation.embeddings import embed, random_network, unreset_parameter
 from topoff.compensation.factors import message_row, share_outside, work_row
+from topoff.compensation.fingerprint import copied, fingerprint_of
 from topoff.compensation.loader import Loader
 from topoff.compensation.principal import Principal
 from topoff.compensation.refresh import SCARCE, Refreshing, price_of
-from topoff.forward.arguments import call_text
-from topoff.forward.call import Call, evaluating, plain
+from topoff.forward.call import Call
 from topoff.forward.exact import exact
-from topoff.forward.fingerprint import described, fingerprint
 from topoff.forward.lockstep import Lockstep, Remember
 from topoff.forward.share import SharedLockstep
 from topoff.forward.trial import check_same_convs, recheck
-from topoff.machine.cache import cached, content_hash
-
-VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
-LAYOUT = 2  # of a compensation on disk; one more whenever other rows are kept
+from topoff.machine.cache import cached
 
 
 class Basis:
@@ -79,31 +72,35 @@ class Basis:
         self.model, self.loader, self.compensator, self.refreshing = model, loader, loader.compensator, refreshing
         self.tolerance, self.seed, self.held_out, self.offset, self.call = tolerance, seed, held_out, offset, call
         self.first = True  # it was never refreshed
+        self.bare = False  # nothing was estimated yet
         self.checks = 0  # against the plain forward
         self._last: str | None = None  # the place of the forward whose input is the last that a basis is made of
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
 
-    def fit(self, networks: Sequence[nn.Module], *, cache: bool = False) -> None:
+    def fit(self, networks: Sequence[nn.Module], *, cache: bool = False, late: bool = False) -> None:
         """Estimate every batch's compensation from the embeddings of some networks (Algorithm 1).
 
         With `cache` it is kept on disk, unless the batches change, it has offsets, which are as large as a layer of
-        the model, or a `call` has a meaning that no name can hold.
+        the model, or a `call` has a meaning that no name can hold. With `late` nothing is estimated before the first
+        epoch is over, in which weights move furthest, unless batches hold few of the nodes.
         """
-        self.fitted_at, self.fitted_ = self.loader.position.epoch, _copied(networks[0])
+        self.fitted_at, self.fitted_ = self.loader.position.epoch, copied(networks[0])
         graph, counted = self.loader.graph, self._counted()
         price = price_of(*counted, nodes=graph.num_nodes, edges=graph.data.edge_index.size(1))
-        self.refreshing.begin(price=price, outside=self._outside(), scarce=graph.num_nodes > SCARCE * counted[0])
+        scarce = graph.num_nodes > SCARCE * counted[0]
+        self.bare = late and self.compensates and not scarce
+        self.refreshing.begin(price=price, outside=self._outside(), scarce=scarce, late=self.bare)
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
         alone = self.loader.ranks.size == 1
         if cache and self.compensator.rank and fixed and not self.offset and self.call is None and alone:
-            key = f"compensation-{self._fingerprint(networks)}"
+            key = f"compensation-{fingerprint_of(self.loader, self.model, networks)}"
             self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:
             self._fit(networks)
 
     def _fit(self, networks: Sequence[nn.Module]) -> Loader:
         principal, exact = self._start(), dict[str, Tensor]()
-        for done, network in enumerate(networks if self.compensates else ()):
+        for done, network in enumerate(networks if self.compensates and not self.bare else ()):
             self.loader.tell("basic embeddings", done, len(networks))
             keep = [exact.__setitem__] if self.offset and done == 0 else []
             self.embed(network, self._seen(_added(principal), *keep), current=done == 0)
@@ -149,8 +146,11 @@ class Basis:
 
     def due(self) -> bool:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
+        age = self.loader.position.epoch - self.fitted_at
+        if self.bare:
+            return age > 0
         kept = self.compensator.rank_ > 0 or self.offset or (self.compensates and self.loader.plan.normalizes)
-        return kept and self.refreshing.due(self.loader.position.epoch - self.fitted_at)
+        return kept and self.refreshing.due(age)
 
     def refresh(self, *, output: bool = True) -> Any:
         """Estimate anew from the model's current embeddings; return the exact output that comes with them (n, out).
@@ -158,14 +158,18 @@ class Basis:
         Without `output`, what lies behind the last propagation is not computed, and nothing returned.
         """
         age = self.loader.position.epoch - self.fitted_at
-        self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, _copied(self.model), False
-        if not self.compensator.rank_ and not self.offset:
+        self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, copied(self.model), False
+        if not self.compensator.rank_ and not self.offset and not self.bare:
             return self.embed(self.model, _to(), current=True)
         residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
         last = None if output or self.loader.plan.normalizes else self._last
-        out = self.embed(self.model, _to(residual.add, self._seen(_added(principal), *keep)), current=True, last=last)
-        self.refreshing.observe(self._take(residual) * self._outside())
+        missed = [] if self.bare else [residual.add]
+        out = self.embed(self.model, _to(*missed, self._seen(_added(principal), *keep)), current=True, last=last)
+        if self.bare:
+            self.bare, self._certificates = False, self._all(1.0)
+        else:
+            self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
         self.loader.compensate(exact)
@@ -176,9 +180,8 @@ class Basis:
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
         if not self.compensator.rank_:  # nothing is compensated but by offsets, or nothing needs to be
-            missed = 1.0 if self.compensator.rank == 0 else 0.0
-            self._certificates = missed, [missed] * self.loader.count
-            return missed
+            self._certificates = self._all(1.0 if self.compensator.rank == 0 or self.bare else 0.0)
+            return self._certificates[0]
         if network is None:
             random = self.held_out and unreset_parameter(self.model) is None
             network = random_network(self.model, 0, seed=self.seed) if random else self.model
@@ -192,6 +195,10 @@ class Basis:
             self.certify()
         assert self._certificates is not None
         return self._certificates
+
+    def _all(self, missed: float) -> tuple[float, list[float]]:
+        """Return the certificates where every batch misses the same."""
+        return missed, [missed] * self.loader.count
 
     def _take(self, residual: Residual) -> float:
         """Keep the certificates, and warn of a bad one."""
@@ -248,33 +255,18 @@ class Basis:
 
     def state(self) -> dict[str, Any]:
         """Return age and certificates; JSON-able."""
-        state = {"fitted_at": self.fitted_at, "first": self.first, "certificates": self._certificates}
+        state = {
+            "fitted_at": self.fitted_at,
+            "first": self.first,
+            "bare": self.bare,
+            "certificates": self._certificates,
+        }
         return state | {"refreshing": dataclasses.asdict(self.refreshing)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what a basis that was fitted again cannot know."""
         self.first, certificates = state["first"], state["certificates"]
         self._certificates = None if certificates is None else (certificates[0], certificates[1])
-
-    def _fingerprint(self, networks: Sequence[nn.Module]) -> str:
-        """Hash all that a compensation depends on: graph, batches, networks (code and weights), estimator, versions."""
-        tensors = [*self.loader.sets.of(0)]
-        tensors += [value for network in networks for value in _copied(network).values() if value is not None]
-        settings = {key: value for key, value in vars(self.compensator).items() if isinstance(value, int | float | str)}
-        graph = described(self.loader.graph.data.to_dict())  # all of it: a model may read any attribute
-        called = call_text(plain(self.model), self.loader.graph.data)
-        plan = self.loader.plan
-        needs = repr((plan.operators, plan.flows, plan.known_hops, sorted(plan.deep), plan.wide))
-        words = [
-            graph,
-            called,
-            needs,
-            fingerprint(plain(self.model)),
-            repr((LAYOUT, settings)),
-            *map(version, VERSIONED),
-        ]
-        exact = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]  # numpy lacks it
-        return content_hash(*words, *(tensor.detach().cpu().numpy() for tensor in exact))
 
 
 def _to(*sinks: Remember) -> Remember:
@@ -291,9 +283,3 @@ def _to(*sinks: Remember) -> Remember:
 def _added(principal: Principal) -> Remember:
     """Return what adds rows to a basis, wherever they are read."""
     return lambda _, rows: principal.add(rows)
-
-
-def _copied(model: nn.Module) -> dict[str, Any]:
-    """Return a copy of a model's state_dict; in eval mode, for some (spectral norm) move as they are read."""
-    with evaluating(model):
-        return copy.deepcopy(plain(model).state_dict())

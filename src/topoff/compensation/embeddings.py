@@ -10,12 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.compensation.principal import ROWS, directions, full_precision
 from topoff.forward.call import Call, plain
 from topoff.forward.exact import exact
 from topoff.forward.lockstep import Lockstep, Remember
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
-from topoff.graph.graph import Graph
+from topoff.graph.graph import Chain, Graph
+from topoff.graph.operators import full_type
+
+SAMPLE_ROWS = 2048  # of the propagated features, evenly spaced, that their leading directions come from
 
 
 def embed(
@@ -48,6 +52,24 @@ def embed(
     given: dict[str, Any] = {"call": call, "moments": moments, "last": last, "lockstep": lockstep}
     out: Tensor = exact(model, graph, batches, plan=plan, remember=filtered, **given)
     return out
+
+
+@full_precision()
+def leading_features(graph: Graph, chain: Chain, width: int | None) -> Tensor:
+    """Return the leading directions of the propagated features, at most `width` of them; (n, width).
+
+    They are A (X V), with V from a sample of the rows of A X, which may be much wider than what is kept.
+    """
+    x, dtype, shelf = graph.data.x, full_type(graph.dtype), graph.shelf
+    sample = graph.propagated_rows(chain, torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS)))
+    leading = directions(sample.to(dtype), min(x.size(1), x.size(1) if width is None else width))
+    shape = len(x), leading.size(1)
+    found = torch.empty(shape, dtype=dtype) if shelf is None else shelf.empty(shape, dtype)
+    for place, rows in zip(torch.split(found, ROWS), torch.split(x, ROWS), strict=True):
+        torch.mm(rows.to(dtype), leading, out=place)
+    for operator in chain:
+        found = graph.aggregation(operator).product(found, dtype=dtype, shelf=shelf)
+    return found
 
 
 def reinitialized(model: nn.Module, seed: int) -> nn.Module:

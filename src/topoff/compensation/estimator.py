@@ -26,6 +26,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from topoff.compensation.embeddings import leading_features
 from topoff.compensation.factors import Compensation
 from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
 from topoff.compensation.sight import Sight, incoming, ways_into
@@ -234,10 +235,8 @@ class Compensator:
     def _leading_features(self, chain: Chain) -> Tensor:
         """Return the leading directions of the propagated features, found once per graph."""
         if self._features is None or self._features[0] is not self._graph:
-            features = self._graph.propagated(chain).to(self._dtype)
-            features = self.sight.of(features) if self.sight else features
-            width = min(features.size(1), self.rank if isinstance(self.rank, int) else features.size(1))
-            self._features = self._graph, compress([features], width, empty=self._empty)
+            found = leading_features(self._graph, chain, self.rank if isinstance(self.rank, int) else None)
+            self._features = self._graph, self.sight.of(found) if self.sight else found
         return self._features[1]
 
     def _own(self, structure: Structure) -> Tensor:

@@ -127,15 +127,7 @@ def compress(
     step = max(1, blocks[0].size(0) // GRAM_ROWS)
     chosen = slice(None, None, step) if share is None else share.nodes[share.nodes % step == 0]
     sample = torch.cat([block[chosen] for block in blocks], dim=1)
-    _refuse_large(float(torch.linalg.vector_norm(sample)), sample.dtype)
-    if energy is None and sample.size(1) > min(WIDE, FEW * width):
-        leading = _leading_directions(sample, width, share=share)
-    else:
-        values, vectors = _spectrum(sample, share)
-        if energy is not None:
-            part = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
-            width = min(sample.size(1), int((part < energy).sum()) + 1)
-        leading = vectors[:, vectors.size(1) - width :].flip(1).to(sample.dtype)
+    leading = directions(sample, width, energy=energy, share=share)
     if share is not None and share.ranks.size > 1:
         return _projected_share(blocks, leading, share)
     shape, dtype = (blocks[0].size(0), leading.size(1)), blocks[0].dtype
@@ -146,6 +138,22 @@ def compress(
         for block, part in zip(rows, parts, strict=True):
             place.addmm_(block, part)
     return projected
+
+
+def directions(sample: Tensor, width: int, *, energy: float | None = None, share: Share | None = None) -> Tensor:
+    """Return the leading principal directions of rows (s, m), or as many as hold a share of the energy; (m, width).
+
+    >>> directions(torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 0.1]]), 1).abs().tolist()
+    [[1.0], [0.0]]
+    """
+    _refuse_large(float(torch.linalg.vector_norm(sample)), sample.dtype)
+    if energy is None and sample.size(1) > min(WIDE, FEW * width):
+        return _leading_directions(sample, width, share=share)
+    values, vectors = _spectrum(sample, share)
+    if energy is not None:
+        part = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
+        width = min(sample.size(1), int((part < energy).sum()) + 1)
+    return vectors[:, vectors.size(1) - width :].flip(1).to(sample.dtype)
 
 
 def _spectrum(sample: Tensor, share: Share | None) -> tuple[Tensor, Tensor]:

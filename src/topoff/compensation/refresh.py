@@ -65,14 +65,17 @@ class Refreshing:
             raise ValueError(f"Expected refresh to be 'auto', 'never' or 'every=E' with E >= 1 (got '{policy}').")
         return cls(int(number))
 
-    def begin(self, *, price: float, outside: float = 1.0, scarce: bool = False) -> None:
+    def begin(self, *, price: float, outside: float = 1.0, scarce: bool = False, late: bool = False) -> None:
         """Take note of what a refresh costs, in epochs, unless it is known; `auto` begins with the least interval.
 
-        The smaller the share of the messages from `outside`, the less is lost while weights move fast. Batches that
-        hold few of the nodes (`scarce`) may be refreshed every epoch.
+        The smaller the share of the messages from `outside`, the less is lost while weights move fast, and after the
+        first epoch (`late`) they have moved most. Batches that hold few of the nodes (`scarce`) may be refreshed every
+        epoch.
         """
         if self.price == 0:
-            self.price, self.early, self.scarce = price, EARLY if outside > MOST else FEW, scarce
+            much = outside > MOST
+            self.price, self.scarce = price, scarce
+            self.early = (FEW if much else 0) if late else (EARLY if much else FEW)
             self.interval = self.least if self.automatic else self.interval
 
     @property

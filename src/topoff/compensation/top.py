@@ -54,6 +54,8 @@ class TOP(Learner):
         anchors: nodes of a batch that the paper's estimators read.
         refresh: when to re-estimate from current embeddings: "auto", as often as it pays, "every=E" epochs or "never".
         offset: compensate only what has changed since the last refresh (default with "ridge" and a refresh).
+        late: leave the first estimate until the first epoch is over, in which weights move furthest (for
+            `topoff train` the default; here batches are compensated from the start).
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo.
         reach: batch the nodes within so many edges of a training node; all others are halo.
@@ -94,6 +96,7 @@ class TOP(Learner):
         anchors: int | None = None,
         refresh: str = "auto",
         offset: bool | None = None,
+        late: bool = False,
         regroup: bool = False,
         train_only: bool = False,
         reach: int | None = None,
@@ -122,7 +125,7 @@ class TOP(Learner):
         self._held_out = inits != 1  # whether random initialisations may be drawn
         if self.inits < 1:
             raise ValueError(f"Expected inits to be at least 1 (got {inits}).")
-        self.tolerance, self.seed, self.cache, self._loader = tolerance, seed, cache, None
+        self.tolerance, self.seed, self.cache, self.late, self._loader = tolerance, seed, cache, late, None
         self.ranks = ranks or Ranks()
         self.accumulate = self.ranks.size if accumulate is None else accumulate
 
@@ -167,7 +170,7 @@ class TOP(Learner):
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
         basis = Basis(self.model, loader, refreshing=self.refreshing, offset=self.offset, call=self.call, **settings)
         keep = self.cache and networks is None  # later bases would fill the disk for one use each
-        basis.fit(networks or [self.model, *self._random_networks()], cache=keep)
+        basis.fit(networks or [self.model, *self._random_networks()], cache=keep, late=self.late)
         self.handler = Compensated(self.plan.convs, offset=self.offset)
         self.basis, self._loader = basis, loader  # once all is whole
         if not self.refreshing.interval:
@@ -277,7 +280,7 @@ class TOP(Learner):
             raise RuntimeError("Expected restore() before anything is prepared (got a prepared TOP); make a new one.")
         network = copy.deepcopy(plain(self.model))
         network.load_state_dict(weights)
-        self.refreshing = Refreshing(**state["refreshing"])
+        self.refreshing, self.late = Refreshing(**state["refreshing"]), state["bare"]
         networks = [network, *(self._random_networks() if state["first"] else ())]
         self.prepare(networks=networks, epoch=state["fitted_at"]).load_state_dict(state["loader"])
         self.refreshed_at = None if state["first"] else state["fitted_at"]

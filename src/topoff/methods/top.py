@@ -19,7 +19,7 @@ class Top(TOP):
 
     settings: ClassVar[tuple[str, ...]] = (
         *("batches", "ratio", "parts", "regroup", "train_only", "reach"),
-        *("rank", "estimator", "inits", "refresh", "offset", "accumulate"),
+        *("rank", "estimator", "inits", "refresh", "offset", "late", "accumulate"),
     )
 
     def __init__(self, model: nn.Module, data: Data, *, cache: bool = True, **settings: Any) -> None:

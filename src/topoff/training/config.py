@@ -84,6 +84,7 @@ class Config:
     inits: Annotated[Annotated[int, Ge(1), Le(100)] | None, "Number of networks behind the first basis."] = None
     refresh: Annotated[str | None, "auto, every=E (epochs) or never."] = None
     offset: Annotated[bool | None, "Compensate what has changed since the last refresh, or all (--no-offset)."] = None
+    late: Annotated[bool | None, "Estimate the first compensation after the first epoch instead of before it."] = None
     fanout: Annotated[Positive | None, "Neighbours per node and layer, or nodes per target's subgraph."] = None
     hops: Annotated[Repeated, "Depth of a target's subgraph (shadow)."] = 2
     walk_length: Annotated[Repeated, "Steps of a random walk (saint-walk)."] = 2

@@ -130,3 +130,12 @@ def test_an_automatic_policy_is_due_by_its_interval() -> None:
 )
 def test_a_policy_says_why(missed: tuple[float, ...], why: str) -> None:
     assert auto(*missed).why == why
+
+
+@pytest.mark.parametrize(
+    ("outside", "late", "early"), [(0.6, False, 3), (0.4, False, 1), (0.6, True, 1), (0.4, True, 0)]
+)
+def test_fewer_refreshes_come_early_after_a_late_first_estimate(outside: float, late: bool, early: int) -> None:  # noqa: FBT001
+    policy = Refreshing.parse("auto")
+    policy.begin(price=1.2, outside=outside, late=late)
+    assert (policy.early, policy.interval) == (early, 8 >> early)

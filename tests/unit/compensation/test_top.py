@@ -25,6 +25,7 @@ from topoff.compensation.fidelity import gradient_memory
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 from topoff.methods.cluster import Cluster
+from topoff.methods.drop import DropEmbeddings
 
 
 def small(**options: object) -> Data:
@@ -658,6 +659,7 @@ def losses_of(top: TOP, *, steps: int, optimizer: torch.optim.Optimizer) -> list
         {"refresh": "every=1"},
         {"refresh": "adaptive", "regroup": True},
         {"refresh": "every=1", "train_only": True, "rank": 4},
+        {"late": True},
     ],
     ids=str,
 )
@@ -676,6 +678,26 @@ def test_a_restored_top_goes_on_to_the_bit(options: dict[str, object], steps: in
     ends = [torch.optim.SGD(one.model.parameters(), lr=0.1) for one in (top, restored)]
     rest = [losses_of(one, steps=7, optimizer=end) for one, end in zip((top, restored), ends, strict=True)]
     assert rest[0] == rest[1]
+
+
+def test_a_late_first_estimate_leaves_the_first_epoch_without_compensation() -> None:
+    model = gcn().eval()
+    late, bare = top_of(model, late=True), DropEmbeddings(model, small(), ratio=0.25, batches="random")
+    for one, other in zip(late, bare.batches(), strict=True):
+        assert torch.allclose(late(one), bare.forward(other), atol=1e-6)
+    assert (late.certificate_, late.basis.bare, late.refreshed_at) == (1.0, True, None)
+    batch = next(iter(late))
+    assert (late.basis.bare, late.refreshed_at, late.certificate_) == (False, 1, 1.0)
+    assert torch.allclose(late(batch), late.predict()[batch.n_id], atol=1e-5)  # exact, as at every refresh
+
+
+def test_batches_with_few_of_the_nodes_are_compensated_from_the_start() -> None:
+    data = small()
+    data.train_mask = torch.arange(data.num_nodes) % 10 == 0
+    del data.val_mask, data.test_mask
+    top = top_of(data=data, late=True, train_only=True, rank=1, ratio=0.5)
+    top.prepare()
+    assert not top.basis.bare
 
 
 def test_a_prepared_top_cannot_be_restored() -> None:
@@ -858,7 +880,7 @@ def test_other_versions_are_estimated_anew(cache: Path, monkeypatch: pytest.Monk
     for name in ("topoff", "torch", "torch_geometric"):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "topoff.compensation.basis.version",
+                "topoff.compensation.fingerprint.version",
                 lambda package, name=name: "9.9" if package == name else version(package),
             )
             assert embeddings_of(paper_of(seeded(), cache=True), monkeypatch) == 1

@@ -38,7 +38,7 @@ def test_clusters_in_little_memory_where_there_is_little(monkeypatch: pytest.Mon
 
 def test_nothing_is_left_open() -> None:
     result, choices = chosen(100)
-    assert set(choices) == {"batches", "ratio", "rank", "refresh", "regroup", "eval_every"}
+    assert set(choices) == {"batches", "ratio", "rank", "refresh", "late", "regroup", "eval_every"}
     assert all(getattr(result, name) is not None for name in choices)
 
 
@@ -122,7 +122,8 @@ def test_a_graph_without_edges_is_not_clustered() -> None:
 
 
 def test_what_the_user_says_is_kept() -> None:
-    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "regroup": True, "eval_every": 7}
+    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "late": False}
+    given |= {"regroup": True, "eval_every": 7}
     result, choices = chosen(100, **given)
     assert choices == {}
     assert result == config(**given)
@@ -194,3 +195,20 @@ def test_an_evaluation_is_called_a_refresh_only_where_it_is_one() -> None:
         reasons[method] = next(choice.why for choice in choices if choice.what == "eval_every")
     assert reasons["top"] == "an evaluation is also a refresh"
     assert reasons["ns"] == reasons["full"] == "an exact evaluation is a forward pass over the whole graph"
+
+
+@pytest.mark.parametrize(
+    ("given", "late"),
+    [
+        ({}, True),
+        ({"seconds": 30.0}, True),
+        ({"epochs": 9}, False),  # most of a short run would be an epoch that nothing compensates
+        ({"refresh": "every=5"}, False),
+        ({"refresh": "never"}, False),
+        ({"offset": False}, False),
+        ({"late": False}, False),
+    ],
+    ids=str,
+)
+def test_the_first_estimate_waits_in_runs_that_are_long_enough(given: dict[str, Any], late: bool) -> None:  # noqa: FBT001
+    assert chosen(5_000, **given)[0].late is late

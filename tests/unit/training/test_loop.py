@@ -171,6 +171,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"refresh": "every=2"},
     {"refresh": "every=2", "regroup": True},
     {"refresh": "auto", "eval_every": 1},
+    {"refresh": "auto", "eval_every": 2, "late": True},
     {"refresh": "auto", "regroup": True, "batches": "kaminpar", "parts": 9},
     {"train_only": True, "rank": 3},
     {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine", "estimator": "released"},
