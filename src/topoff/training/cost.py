@@ -31,8 +31,9 @@ from topoff.training.cost_memory import Held, peak_of
 
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 REUSED = 0.5  # share of the rows that messages read which come from memory, and not from the processor's caches
-PULLED = 2.5  # what a byte of a message in GAS costs, in copied ones: rows are pulled from, and pushed into histories
+PULLED = 16.0  # what a byte that GAS pulls from a history costs, in copied ones: the same, pushes and dropout included
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
+CLOSED = 8.0  # neighbours per node of a graph whose batches of clusters have half the halo of random ones
 FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
 SOME = 200  # training nodes whose subgraphs are measured
 CLOSE = 2.0  # messages per node inside the subgraph of one target
@@ -94,17 +95,19 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     """
     work, width, rank = workload(config, data), int(data.x.element_size()), _rank(config)
     matrices = [p for p in model.parameters() if not is_lazy(p) and p.dim() == 2]
-    flops = moved = 0.0
+    flops, moved, counted = 0.0, 0.0, set[int]()
     for number, matrix in enumerate(matrices):
         layer = number * len(work.rows) // len(matrices)  # parameters come in the order of the layers
         rows, columns = work.rows[layer], matrix.size(0)
         flops += 6.0 * rows * matrix.numel() + 12.0 * rows * rank * columns
-        moved += 2.0 * width * (work.messages[layer] + rows) * columns + 30.0 * width * rows * columns
+        messages = 0.0 if layer in counted else work.messages[layer]  # once, however many matrices a layer has
+        moved += 2.0 * width * (messages + rows) * columns + 30.0 * width * rows * columns
+        counted.add(layer)
     if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
         powers = 1 + config.layers if config.method == "sign" else 1
         moved += GATHER * width * work.rows[0] * powers * data.x.size(1)
-    if config.method == "gas":
-        moved += PULLED * width * config.hidden * sum(work.messages[1:])
+    if config.method == "gas":  # every layer but the first pulls the rows of its halo, which lie apart
+        moved += PULLED * width * config.hidden * _pulled(config, data, work) * (config.layers - 1)
     again = _refreshes(config, data, work)
     if again:  # a forward of all nodes, without the last layer
         nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
@@ -114,6 +117,18 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     rates = _rates()
     seconds = flops / rates.flops + moved / rates.bytes + work.examined / rates.items
     return Estimate(seconds, memory_of(config, data, model, work=work), work.batches, work.targets)
+
+
+def _pulled(config: Config, data: Data, work: Workload) -> float:
+    """Return the rows that all batches pull from a history: their halos, each node once for every batch around it.
+
+    Around random batches they are counted by expectation; clusters keep the more together, the fewer neighbours a node
+    has (as a share of the random ones: WordNet a quarter, stand-ins of arxiv and products 0.7 to 0.9).
+    """
+    nodes = max(1, int(data.num_nodes or 0))
+    degree, chosen = data.edge_index.size(1) / nodes, work.targets / nodes
+    reached = _blocks(data, torch.full((nodes,), chosen), hops=1)[0].rows - work.targets
+    return work.batches * max(0.0, reached) * (1.0 if config.batches == "random" else degree / (degree + CLOSED))
 
 
 def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | None = None) -> int:

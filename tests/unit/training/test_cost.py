@@ -97,6 +97,27 @@ def test_histories_and_parked_layers_count_in_the_memory() -> None:
     assert small - large > 2**31, "sleeping batches of a large graph are on disk"
 
 
+def test_gas_pays_for_the_rows_that_it_pulls() -> None:
+    data, model = graph(1_000, features=16), nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
+    data.edge_index = torch.stack([torch.arange(1_000), torch.arange(1_000).roll(1)])
+    settings = {"ratio": 0.1, "layers": 2, "hidden": 32}
+    without = estimate(config(method="cluster", **settings), data, model).epoch_seconds
+    for batches, share in ("random", 1.0), ("kaminpar", 1 / 9):  # of one neighbour per node, where 8 would be a half
+        found = estimate(config(method="gas", batches=batches, **settings), data, model).epoch_seconds
+        halo = 10 * 1_000 * (1 - 0.1) * -np.expm1(-0.1)  # nodes outside of a batch that one inside hears
+        assert found - without == pytest.approx(16 * 4 * 32 * halo * share / 1e10, rel=1e-4)
+
+
+def test_messages_count_once_in_a_layer_of_several_matrices() -> None:
+    data = graph(1_000, edges=50_000, features=16)
+    one, two = nn.Linear(16, 32), nn.Sequential(nn.Linear(16, 32), nn.Linear(16, 32))
+    settings = config(method="full", layers=1)
+    dense = (6 * 16 + 2 * 4 + 30 * 4) * 1_000 * 32 / 1e10  # of one more matrix
+    assert estimate(settings, data, two).epoch_seconds - estimate(settings, data, one).epoch_seconds == pytest.approx(
+        dense
+    )
+
+
 def test_sampled_neighbors_cost_time() -> None:
     data, model = graph(1_000, features=16), nn.Linear(16, 32)
     data.edge_index = torch.randint(1_000, (2, 20_000), generator=torch.Generator().manual_seed(0))
