@@ -382,6 +382,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "estimator": (compensation, "paper", {}),
     "inits": (compensation, 2, {"inits": 1}),
     "refresh": (refreshes, "every=3", {"epochs": 4}),
+    "late": (losses, True, {"rank": 1, "refresh": "auto", "epochs": 2}),
     "offset": (losses, True, {"rank": 1, "epochs": 2}),
     "fanout": (batches, 1, {"method": "ns", "fanout": 4}),
     "hops": (batches, 1, {"method": "shadow"}),

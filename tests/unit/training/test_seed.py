@@ -26,7 +26,7 @@ from topoff.training.trained import graph_for, open_run, outputs
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 TABLES = Path(__file__).parents[3] / "examples" / "tables"
 SETTINGS: dict[str, Any] = {"dataset": "graph", "layers": 2, "hidden": 8, "epochs": 3, "ratio": 0.5}
-OPEN = ["batches", "regroup", "rank", "refresh", "eval_every"]  # of method top with these settings
+OPEN = ["batches", "regroup", "rank", "refresh", "late", "eval_every"]  # of method top with these settings
 
 
 @pytest.fixture(autouse=True)
