@@ -19,7 +19,7 @@ from topoff.machine.memory import free_memory
 from topoff.machine.shelf import Shelf
 
 HELD = 3  # matrices of all nodes, as wide as the widest layer, that exact inference holds at once, or more
-SMALL, BLOCK = 32, 3  # matrices of so small a share of the memory lie in it, or are read into it for a while
+SMALL, BLOCK = 32, 2  # matrices of so small a share of the memory lie in it, or are read into it for a while
 
 
 def graph_for(model: nn.Module, data: Data, *, memory: float | None = None) -> Graph:
