@@ -37,17 +37,21 @@ def embed(
     is for several processes, see `exact`.
     """
 
-    convs = {conv.name: conv for conv in plan.convs}
-
     def filtered(place: str, rows: Tensor) -> None:
         """Pass on what is not known beforehand."""
-        name, _, hop = place.rsplit("/", 2)
-        if convs[name].path == "general" or not plan.is_constant(convs[name], int(hop)):
+        if not is_known(place, plan):
             collect(place, rows.reshape(rows.size(0), -1).cpu())
 
     given: dict[str, Any] = {"call": call, "moments": moments, "last": last, "lockstep": lockstep}
     out: Tensor = exact(model, graph, batches, plan=plan, remember=filtered, **given)
     return out
+
+
+def is_known(place: str, plan: Plan) -> bool:
+    """Whether what a propagation reads, at "conv/call/hop", is the raw features or a fixed propagation of them."""
+    name, _, hop = place.rsplit("/", 2)
+    conv = next(conv for conv in plan.convs if conv.name == name)
+    return conv.path != "general" and plan.is_constant(conv, int(hop))
 
 
 def reinitialized(model: nn.Module, seed: int) -> nn.Module:
