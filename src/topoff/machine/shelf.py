@@ -29,6 +29,7 @@ from torch import Tensor
 from topoff.machine.cache import cache_dir
 from topoff.machine.memory import free_memory, readable, trim
 
+READ = 0.55  # of the free memory may be read into it for a while; the rest is for the pages of what is written
 WORDS = {torch.bfloat16: torch.int16}  # types that numpy does not know, by one of the same size
 
 
@@ -73,10 +74,10 @@ class Shelf:
             trim()
 
     def room(self) -> int:
-        """Return the bytes that may be read into memory now, for a while: of what is free, half at most."""
+        """Return the bytes that may be read into memory now, for a while, where less is free than there was."""
         trim()
         free = free_memory()
-        return self.block if free is None else min(self.block, free // 2)
+        return self.block if free is None else min(self.block, int(READ * free))
 
     def is_away(self, rows: Tensor) -> bool:
         """Whether a matrix, or a view that begins where it does, lies on disk."""

@@ -80,6 +80,6 @@ def test_a_full_disk_is_one_sentence(folder: Path):
 
 def test_room_is_what_may_be_read_and_what_is_free(folder: Path, monkeypatch: pytest.MonkeyPatch):
     shelf = Shelf(0, block=100, folder=folder)
-    for free, room in ((None, 100), (1000, 100), (60, 30)):
+    for free, room in ((None, 100), (1000, 100), (60, 33)):
         monkeypatch.setattr("topoff.machine.shelf.free_memory", lambda free=free: free)
         assert shelf.room() == room
