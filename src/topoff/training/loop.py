@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.compensation.fidelity import fidelity_of
+from topoff.compensation.fidelity import fidelity_of, known_rows
 from topoff.data.layout import SPLITS
 from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
@@ -198,7 +198,7 @@ class Training:
             method.freeze()  # no step would use a refresh
         if progress.best is None:  # the first one: later the evaluation's own peak is in it
             progress.train_peak = peak if (peak := peak_memory()) > self._inherited else 0
-        nodes, seen = (None, method.outputs()) if last or may_stop else method.sample(progress.epoch)
+        nodes, seen = known_rows(method.outputs()) if last or may_stop else method.sample(progress.epoch)
         before, may_refresh = time.perf_counter(), self.pace.refreshes(progress)
         method.frozen = last or not may_refresh
         out, refreshed = method.exact()
