@@ -57,6 +57,7 @@ class Training:
         self.optimizer = make_optimizer(self.config, self.model, self.method.parameters())
         self.progress, self.pace = RunState(), pace_of(self.config, folder)
         self.best_weights: dict[str, Tensor] = {}
+        self.best_output: Tensor | None = None  # (n, out) of these, where the last evaluation has found them
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
         self._stops = False  # the same, where a step has several batches: all processes have agreed on it
         self.per_step = batches_per_step(self.config)
@@ -208,6 +209,8 @@ class Training:
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         scores = self.task.score(out.cpu(), self.data.y, masks=masks)
         self._keep_best(scores)
+        if last and self.ranks.size == 1 and progress.best == {"epoch": progress.current, **scores}:
+            self.best_output = out.cpu()  # for the details: it is not computed again
         self.pace.evaluated(progress, may_refresh=may_refresh)
         seconds = time.perf_counter() - start
         progress.seconds += seconds
