@@ -137,7 +137,7 @@ def test_a_training_step_of_the_readme_is_a_short_walk() -> None:
 
 def test_a_training_step_of_the_command_line_is_a_short_walk(tmp_path: Path) -> None:
     data = communities(80, dtype=torch.float32)
-    plan = make_setup(make_config({"dataset": "communities", "ratio": 0.25, "rank": 8}), data)
+    plan = make_setup(make_config({"dataset": "communities", "ratio": 0.25, "rank": 8, "late": False}), data)
     training, walk = Training(plan, folder=RunFolder(tmp_path / "run").create()), Walk()
     training.method.prepare()
     batch = next(iter(training.method.batches()))

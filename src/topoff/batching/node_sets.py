@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 QUARTERS = 4  # classes that a regression target is cut into, for balance
 DEFAULT_PARTS = 3000  # default number of parts on a large graph: small ones mix well into batches
-LARGE = 4_000_000  # nodes of a graph whose pieces are ranges
+LARGE = 1_000_000  # nodes of a graph whose pieces are ranges
 PIECE = 2**17  # nodes that exact inference takes at a time, at most
 NODES_PER_PART = 50  # parts are not made smaller than this by default
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from topoff.compensation.certificate import Residual
-from topoff.compensation.embeddings import embed, random_network, unreset_parameter
+from topoff.compensation.embeddings import embed, is_known, random_network, unreset_parameter
 from topoff.compensation.factors import message_row, share_outside, work_row
 from topoff.compensation.fingerprint import copied, fingerprint_of
 from topoff.compensation.loader import Loader
@@ -103,7 +103,7 @@ class Basis:
         for done, network in enumerate(networks if self.compensates and not self.bare else ()):
             self.loader.tell("basic embeddings", done, len(networks))
             keep = [exact.__setitem__] if self.offset and done == 0 else []
-            self.embed(network, self._seen(_added(principal), *keep), current=done == 0)
+            self.embed(network, self._seen(_added(principal), *keep), current=done == 0, output=False)
         self.compensator.finish(principal)
         self.loader.compensate(exact)
         self._let_go()
@@ -163,9 +163,9 @@ class Basis:
             return self.embed(self.model, _to(), current=True)
         residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        last = None if output or self.loader.plan.normalizes else self._last
         missed = [] if self.bare else [residual.add]
-        out = self.embed(self.model, _to(*missed, self._seen(_added(principal), *keep)), current=True, last=last)
+        collect = _to(*missed, self._seen(_added(principal), *keep))
+        out = self.embed(self.model, collect, current=True, output=output)
         if self.bare:
             self.bare, self._certificates = False, self._all(1.0)
         else:
@@ -186,7 +186,7 @@ class Basis:
             random = self.held_out and unreset_parameter(self.model) is None
             network = random_network(self.model, 0, seed=self.seed) if random else self.model
         residual = self.loader.residual(offsets=False)  # which belong to other weights
-        self.embed(network, _to(residual.add))
+        self.embed(network, _to(residual.add), output=False)
         return self._take(residual)
 
     def certificates(self) -> tuple[float, list[float]]:
@@ -221,22 +221,18 @@ class Basis:
         loader, pieces = self.loader, self.loader.pieces()
         return exact(self.model, loader.graph, pieces, plan=loader.plan, call=self.call, lockstep=self._lockstep())
 
-    def embed(self, network: nn.Module, collect: Remember, *, current: bool = False, last: str | None = None) -> Any:
+    def embed(self, network: nn.Module, collect: Remember, *, current: bool = False, output: bool = True) -> Any:
         """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out).
 
-        Of the `current` weights, norms over all nodes remember what they see. With the `last` place it ends.
+        Of the `current` weights, norms over all nodes remember what they see. Without `output` it ends where the last
+        rows are handed over.
         """
-
-        def noting(place: str, rows: Tensor) -> None:
-            """Hand over, and note which place comes last."""
-            self._last = place
-            collect(place, rows)
-
         if current or network is self.model:
             self._recheck(network)
         loader = self.loader
         kept = loader.plan.moments if current and self.refreshing.interval else None
-        given: dict[str, Any] = {"plan": loader.plan, "collect": noting, "call": self.call, "last": last}
+        last = None if output or loader.plan.normalizes else self._last
+        given: dict[str, Any] = {"plan": loader.plan, "collect": collect, "call": self.call, "last": last}
         return embed(network, loader.graph, loader.pieces(), moments=kept, lockstep=self._lockstep(), **given)
 
     def _recheck(self, network: nn.Module) -> None:
@@ -244,7 +240,8 @@ class Basis:
         self.checks += 1
         if network is self.model:
             check_same_convs(network, self.loader.plan)
-        recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
+        places = recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
+        self._last = next((place for place in reversed(places) if not is_known(place, self.loader.plan)), None)
 
     def _lockstep(self) -> Callable[..., Lockstep] | None:
         """Return what runs the batches of several processes in step; None where this one is alone."""

@@ -11,8 +11,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.compensation.factors import ways_of
+from topoff.compensation.sight import gathered
 from topoff.forward.plan import Plan
 from topoff.graph.operators import full_type
+from topoff.machine.shelf import Shelf
 
 COLUMNS = 32  # of each layer that a certificate looks at
 COPIED = 2**27  # bytes of such columns that are copied, so that batches need not pick their rows out of all
@@ -55,21 +57,23 @@ def report_of(row: list[float]) -> BatchReport:
 class Residual:
     """Account for ||A[B,C] H_C - estimate|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
 
-    def __init__(self, batches: list[Data], *, plan: Plan, offsets: bool = True) -> None:
-        """Look at some batches; without `offsets`, at their factors alone."""
-        self._pairs = [(batch.supplement.structure, batch.compensation) for batch in batches]
-        self._plan, self._offsets, self._sums = plan, offsets, np.zeros((len(batches), 2))
+    def __init__(self, batches: list[Data], *, plan: Plan, offsets: bool = True, shelf: Shelf | None = None) -> None:
+        """Look at some batches; without `offsets`, at their factors alone. Embeddings may lie on a `shelf`."""
+        self._structures = [batch.supplement.structure for batch in batches]
+        self._compensations = [batch.compensation for batch in batches]
+        self._plan, self._offsets, self._shelf, self._sums = plan, offsets, shelf, np.zeros((len(batches), 2))
 
     def add(self, place: str, rows: Tensor) -> None:
         """Add the embeddings (n, d) that a propagation reads; of wide ones, every so many of their columns."""
         step = max(1, rows.size(1) // COLUMNS)
-        rows = rows[:, ::step]
-        rows, ways = rows.to(full_type(rows.dtype)), ways_of(place, self._plan)
-        if rows.nbytes <= COPIED:  # else it stays a view, out of which every batch takes what it reads
-            rows = rows.contiguous()
-        known = place if self._offsets else ""
-        for row, (structure, compensation) in enumerate(self._pairs):
-            self._sums[row] += compensation.residual(structure, ways, rows, place=known, step=step)
+        ways, known = ways_of(place, self._plan), place if self._offsets else ""
+        for group in gathered(self._structures, rows[:, ::step], shelf=self._shelf):
+            near = group.rows.to(full_type(rows.dtype))
+            if near.nbytes <= COPIED:  # else it stays a view, out of which every batch takes what it reads
+                near = near.contiguous()
+            for number, structure in zip(group.numbers, group.structures, strict=True):
+                compensation = self._compensations[number]
+                self._sums[number] += compensation.residual(structure, ways, near, place=known, step=step)
 
     def pool(self, over: Callable[[list[list[float]]], list[list[float]]]) -> None:
         """Take the sums of the batches of all processes instead of those at hand."""

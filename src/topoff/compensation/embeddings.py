@@ -41,12 +41,9 @@ def embed(
     is for several processes, see `exact`.
     """
 
-    convs = {conv.name: conv for conv in plan.convs}
-
     def filtered(place: str, rows: Tensor) -> None:
         """Pass on what is not known beforehand."""
-        name, _, hop = place.rsplit("/", 2)
-        if convs[name].path == "general" or not plan.is_constant(convs[name], int(hop)):
+        if not is_known(place, plan):
             collect(place, rows.reshape(rows.size(0), -1).cpu())
 
     given: dict[str, Any] = {"call": call, "moments": moments, "last": last, "lockstep": lockstep}
@@ -61,15 +58,24 @@ def leading_features(graph: Graph, chain: Chain, width: int | None) -> Tensor:
     They are A (X V), with V from a sample of the rows of A X, which may be much wider than what is kept.
     """
     x, dtype, shelf = graph.data.x, full_type(graph.dtype), graph.shelf
+    if width is None or width >= x.size(1):
+        return graph.propagated(chain).to(dtype)
     sample = graph.propagated_rows(chain, torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS)))
-    leading = directions(sample.to(dtype), min(x.size(1), x.size(1) if width is None else width))
-    shape = len(x), leading.size(1)
+    leading = directions(sample.to(dtype), width)
+    shape = len(x), width
     found = torch.empty(shape, dtype=dtype) if shelf is None else shelf.empty(shape, dtype)
     for place, rows in zip(torch.split(found, ROWS), torch.split(x, ROWS), strict=True):
         torch.mm(rows.to(dtype), leading, out=place)
     for operator in chain:
         found = graph.aggregation(operator).product(found, dtype=dtype, shelf=shelf)
     return found
+
+
+def is_known(place: str, plan: Plan) -> bool:
+    """Whether what a propagation reads, at "conv/call/hop", is the raw features or a fixed propagation of them."""
+    name, _, hop = place.rsplit("/", 2)
+    conv = next(conv for conv in plan.convs if conv.name == name)
+    return conv.path != "general" and plan.is_constant(conv, int(hop))
 
 
 def reinitialized(model: nn.Module, seed: int) -> nn.Module:

@@ -98,6 +98,18 @@ def fidelity_of(exact: Tensor, seen: Tensor) -> float:
     return 1 - error.value()
 
 
+def known_rows(seen: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return the nodes that have outputs (n, out), and these; None, and all rows, where half of the nodes have some.
+
+    Of few nodes in batches nearly all rows are NaN: they need not be held while the exact output is computed.
+
+    >>> known_rows(torch.tensor([[float("nan")], [1.0], [float("nan")]]))
+    (tensor([1]), tensor([[1.]]))
+    """
+    nodes = (~seen.isnan().flatten(1).any(dim=1)).nonzero().view(-1)
+    return (None, seen) if 2 * len(nodes) >= len(seen) else (nodes, seen[nodes])
+
+
 class LayerErrors:
     """Compare what each conv reads in the batches with what it reads exactly."""
 

@@ -1,4 +1,14 @@
-"""The name under which a compensation is kept on disk: a hash of all that it depends on."""
+"""The name under which a compensation is kept on disk: a hash of all that it depends on.
+
+>>> from torch_geometric.data import Data
+>>> from torch_geometric.nn import GCN
+>>> from topoff import TOP, load
+>>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+>>> data, model = load(Data(x=torch.rand(20, 3), edge_index=ring), labels=False), GCN(3, 4, num_layers=2, out_channels=2)
+>>> loader = TOP(model, data, ratio=0.5, rank=2, batches="random").prepare()
+>>> fingerprint_of(loader, model, [model]) == fingerprint_of(loader, model, [GCN(3, 4, num_layers=2, out_channels=2)])
+False
+"""
 
 from __future__ import annotations
 

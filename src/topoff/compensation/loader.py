@@ -159,7 +159,7 @@ class Loader:
         needs_all = self.compensator is not None and self.compensator.estimator == "released"
         if self.sets.regroup or self.accumulate > 1 or needs_all:
             return None
-        sight = Sight([batch.supplement.structure for batch in self.batches()])
+        sight = Sight([batch.supplement.structure for batch in self.batches()], shelf=self.graph.shelf)
         return sight if sight.size < self.graph.num_nodes else None
 
     def pooled(self, rows: list[list[float]]) -> list[list[float]]:
@@ -197,7 +197,7 @@ class Loader:
 
     def residual(self, *, offsets: bool = True) -> Residual:
         """Return an empty account of how well the compensations at hand explain embeddings."""
-        return Residual(self.batches(), plan=self.plan, offsets=offsets)
+        return Residual(self.batches(), plan=self.plan, offsets=offsets, shelf=self.graph.shelf)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: the epoch and how many of its batches were handed out."""

@@ -54,8 +54,7 @@ class TOP(Learner):
         anchors: nodes of a batch that the paper's estimators read.
         refresh: when to re-estimate from current embeddings: "auto", as often as it pays, "every=E" epochs or "never".
         offset: compensate only what has changed since the last refresh (default with "ridge" and a refresh).
-        late: leave the first estimate until the first epoch is over, in which weights move furthest (for
-            `topoff train` the default; here batches are compensated from the start).
+        late: leave the first estimate until the first epoch is over, in which weights move furthest.
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo.
         reach: batch the nodes within so many edges of a training node; all others are halo.
@@ -69,10 +68,9 @@ class TOP(Learner):
         ranks: the processes that share out batches and exact inference, all with the same graph (docs/distributed.md).
         progress: told what is being done, how much of it is done and how much there is.
 
-    >>> import torch, topoff
-    >>> from torch_geometric.nn import GCN
+    >>> import topoff, torch_geometric.nn as gnn
     >>> data = topoff.load("wordnet")
-    >>> model = GCN(data.num_features, 16, num_layers=2, out_channels=45)
+    >>> model = gnn.GCN(data.num_features, 16, num_layers=2, out_channels=45)
     >>> top = topoff.TOP(model, data, ratio=0.1)
     >>> out = top(next(iter(top)))
     """
@@ -116,8 +114,8 @@ class TOP(Learner):
             ratio = chosen_ratio(data, **of) if ratio is None else ratio
             batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, **of)
         self.offset = has_offset(offset=offset, estimator=estimator, refresh=refresh)
-        usual = usual_rank(batches.method, offset=self.offset, few=getattr(batches, "train_only", False))
-        rank = usual if rank is None else rank
+        if rank is None:
+            rank = usual_rank(batches.method, offset=self.offset, few=getattr(batches, "train_only", False))
         self.sets, self.refreshing = batches, Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)
@@ -169,13 +167,13 @@ class TOP(Learner):
         loader.position.epoch = epoch
         settings: dict[str, Any] = {"tolerance": self.tolerance, "seed": self.seed, "held_out": self._held_out}
         basis = Basis(self.model, loader, refreshing=self.refreshing, offset=self.offset, call=self.call, **settings)
-        keep = self.cache and networks is None  # later bases would fill the disk for one use each
-        basis.fit(networks or [self.model, *self._random_networks()], cache=keep, late=self.late)
+        first = networks is None  # later bases would fill the disk for one use each
+        basis.fit(networks or [self.model, *self._random_networks()], cache=self.cache and first, late=self.late)
         self.handler = Compensated(self.plan.convs, offset=self.offset)
         self.basis, self._loader = basis, loader  # once all is whole
         if not self.refreshing.interval:
             self.certify()
-        return self._loader
+        return loader
 
     def refresh(self, *, output: bool = True) -> Any:
         """Re-estimate from the model's current embeddings, by one exact forward; return its `output` (n, out).
@@ -280,7 +278,7 @@ class TOP(Learner):
             raise RuntimeError("Expected restore() before anything is prepared (got a prepared TOP); make a new one.")
         network = copy.deepcopy(plain(self.model))
         network.load_state_dict(weights)
-        self.refreshing, self.late = Refreshing(**state["refreshing"]), state["bare"]
+        self.refreshing, self.late = Refreshing(**state["refreshing"]), state.get("bare", False)
         networks = [network, *(self._random_networks() if state["first"] else ())]
         self.prepare(networks=networks, epoch=state["fitted_at"]).load_state_dict(state["loader"])
         self.refreshed_at = None if state["first"] else state["fitted_at"]

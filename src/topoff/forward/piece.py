@@ -62,8 +62,9 @@ def _inside(edge_index: Tensor, chosen: Tensor) -> Tensor:
     """Return the positions of the edges between chosen nodes, looking at some edges at a time."""
     found = [torch.empty(0, dtype=torch.int64)]
     for start in range(0, edge_index.size(1), CHUNK):
-        source, target = edge_index[:, start : start + CHUNK].long()
-        found.append(start + (chosen[source] & chosen[target]).nonzero().view(-1))
+        source, target = edge_index[:, start : start + CHUNK]
+        begun = chosen.index_select(0, source).nonzero().view(-1)  # few: the other ends of these alone are looked at
+        found.append(start + begun[chosen.index_select(0, target.index_select(0, begun))])
     return torch.cat(found)
 
 

@@ -196,8 +196,7 @@ class Replay(Lockstep):
             assert front.whole is not None
             self.shelf.put_away(front.whole)
             if self.remember and front.hop is not None:
-                with self.shelf.apart(front.whole):
-                    self.remember(place, front.whole)
+                self.remember(place, front.whole)
             if place == self.last:  # nobody reads on
                 return place
             self.shared[front.at] = self._multiplied(front)

@@ -16,10 +16,10 @@ from torch_geometric.data import Data
 from topoff.graph.graph import Graph
 from topoff.graph.operators import full_type
 from topoff.machine.memory import free_memory
-from topoff.machine.shelf import Shelf
+from topoff.machine.shelf import READ, Shelf
 
 HELD = 3  # matrices of all nodes, as wide as the widest layer, that exact inference holds at once, or more
-SMALL, BLOCK = 32, 3  # matrices of so small a share of the memory lie in it, or are read into it for a while
+SMALL = 32  # matrices of so small a share of the memory lie in it
 
 
 def graph_for(model: nn.Module, data: Data, *, memory: float | None = None) -> Graph:
@@ -48,4 +48,4 @@ def _shelf_for(model: nn.Module, data: Data, *, memory: float | None) -> Shelf |
         return None
     widths = [parameter.size(0) for parameter in model.parameters() if not is_lazy(parameter) and parameter.dim() == 2]
     need = HELD * int(data.num_nodes or 0) * max([data.x.size(-1), *widths]) * full_type(data.x.dtype).itemsize
-    return Shelf(free // SMALL, block=free // BLOCK) if need > free // 2 else None
+    return Shelf(free // SMALL, block=int(READ * free)) if need > free // 2 else None

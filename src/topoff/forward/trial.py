@@ -56,15 +56,26 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
     return replace(plan, convs=[convs[conv.name] for conv in plan.convs], num_nodes=graph.num_nodes)
 
 
-def recheck(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None, seed: int = 0) -> None:
+def recheck(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None, seed: int = 0) -> list[str]:
     """Compare exact batches with the plain forward again, on another piece and with the weights as they are now.
+
+    Returns the places at which all nodes are read, in the order of the forward.
 
     Raises:
         ValueError: where they differ, with the place.
     """
     rehearsal = Rehearsal(plain(model), piece_of(graph, seed=seed), call=call, perturbed=False)
     plan = replace(plan, num_nodes=rehearsal.graph.num_nodes)
-    rehearsal.compare(lambda: rehearsal.lockstep(plan), normalizes=plan.normalizes)
+    places: list[str] = []
+
+    def noting() -> Lockstep:
+        """Note the places of the forward."""
+        steps: Lockstep = rehearsal.lockstep(plan)
+        steps.remember = lambda place, _: places.append(place)
+        return steps
+
+    rehearsal.compare(noting, normalizes=plan.normalizes)
+    return places
 
 
 def check_same_convs(model: nn.Module, plan: Plan) -> None:

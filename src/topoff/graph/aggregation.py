@@ -96,13 +96,16 @@ class Aggregation:
             out, width = torch.empty(shape, dtype=dtype), max(1, h.size(-1))
         else:
             size = len(h) * full_type(h.dtype).itemsize
-            out, width = shelf.empty(shape, dtype), max(1, min(h.size(1), shelf.block // max(1, size)))
+            out, most = shelf.empty(shape, dtype), max(1, shelf.room() // max(1, size))
+            passes = max(1, -(-h.size(1) // most))
+            width = max(1, -(-h.size(1) // passes))
         for first in range(0, h.size(-1), width):
             last = first + width
             part = h if shelf is None else h[:, first:last].to(full_type(h.dtype)).contiguous()
             for start in range(0, self.num_nodes, ROWS):
                 stop = min(start + ROWS, self.num_nodes)
                 out[start:stop, ..., first:last] = self.rows(torch.arange(start, stop)) @ part
+            del part  # before the next columns are read
         return out
 
     def rows(self, nodes: Tensor) -> Sparse:

@@ -16,6 +16,8 @@ from topoff.machine.files import remove_drafts, replacing
 from topoff.machine.places import expand_home, home_or_temporary
 
 DAY = 24 * 3600.0  # no process writes for so long: a draft this old was left by one that was killed
+HASHED = 2**24  # entries that are hashed together
+WIDER = {"float16": np.float32, "int32": np.int64}  # types in which a store is mapped, and those in which it is read
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -33,8 +35,10 @@ def cache_dir() -> Path:
     return (Path(shared) if shared else home_or_temporary() / ".cache").absolute() / "topoff"
 
 
-def content_hash(*parts: np.ndarray[Any, Any] | str) -> str:
+def content_hash(*parts: np.ndarray[Any, Any] | str, widened: bool = False) -> str:
     """Hash arrays (dtype, shape, values) and strings, in order, to 32 hexadecimal digits.
+
+    Arrays that are `widened` have the hash of what they would be in the types of a graph in memory (`WIDER`).
 
     >>> content_hash("idf", np.arange(3)) == content_hash("idf", np.arange(3))
     True
@@ -42,16 +46,16 @@ def content_hash(*parts: np.ndarray[Any, Any] | str) -> str:
     False
     """
     digest = hashlib.sha256()
-    content: bytes | memoryview
     for part in parts:
         if isinstance(part, str):
-            label, content = f"str:{len(part)}:", part.encode()
-        else:
-            _refuse_objects({"part": part})
-            label = f"array:{part.dtype.str}:{part.shape}:"
-            content = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data  # not a copy of a large graph
-        digest.update(label.encode())
-        digest.update(content)
+            digest.update(f"str:{len(part)}:{part}".encode())
+            continue
+        _refuse_objects({"part": part})
+        wide = np.dtype(WIDER.get(part.dtype.name, part.dtype) if widened else part.dtype)
+        digest.update(f"array:{wide.str}:{part.shape}:".encode())
+        flat = np.ascontiguousarray(part).reshape(-1)  # not a copy of a large graph
+        for start in range(0, len(flat), HASHED):
+            digest.update(flat[start : start + HASHED].astype(wide, copy=False).view(np.uint8).data)
     return digest.hexdigest()[:32]
 
 

@@ -100,7 +100,7 @@ def free_memory() -> int | None:
 def _group_memory(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> list[int]:
     """Return the bytes that the limits on this process leave, of its control group and those around it; at least one.
 
-    What of the memory in use could be given back (files that were read) counts as free.
+    What of the memory in use could be given back (pages of files) counts as free, as in the system's MemAvailable.
     """
     found = [sys.maxsize]
     for line in groups.read_text().splitlines() if groups.is_file() else ():
@@ -114,11 +114,17 @@ def _group_memory(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/pro
         for folder in (place, *place.parents):
             limit, used = (_number(folder / name) for name in names)
             if limit is not None and used is not None and limit < 2**60:
-                given_back = _line(str(folder / "memory.stat"), "total_inactive_file", sign=" ")
-                given_back = given_back or _line(str(folder / "memory.stat"), "inactive_file", sign=" ") or "0"
-                found.append(max(0, limit - used + int(given_back)))
+                found.append(max(0, limit - used + _given_back(folder / "memory.stat")))
             if folder == root:
                 break
+    return found
+
+
+def _given_back(stat: Path) -> int:
+    """Return the bytes of files in a group's memory; of version 1 with those of the groups in it."""
+    found = 0
+    for name in ("inactive_file", "active_file"):
+        found += int(_line(str(stat), f"total_{name}", sign=" ") or _line(str(stat), name, sign=" ") or "0")
     return found
 
 

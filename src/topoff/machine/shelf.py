@@ -18,8 +18,6 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -29,8 +27,9 @@ import torch
 from torch import Tensor
 
 from topoff.machine.cache import cache_dir
-from topoff.machine.memory import readable
+from topoff.machine.memory import free_memory, readable, trim
 
+READ = 0.55  # of the free memory may be read into it for a while; the rest is for the pages of what is written
 WORDS = {torch.bfloat16: torch.int16}  # types that numpy does not know, by one of the same size
 
 
@@ -39,7 +38,7 @@ class Shelf:
 
     Args:
         limit: bytes of the largest matrix that lies in memory.
-        block: bytes of one that may be read into memory for a while; by default as many.
+        block: bytes of one that may be read into memory for a while, at most; by default as many.
         folder: where the others lie; by default in the cache folder.
     """
 
@@ -65,26 +64,24 @@ class Shelf:
     def put_away(self, rows: Tensor) -> None:
         """Let the pages of a matrix on disk leave memory, once they are written; of one in memory, nothing happens.
 
-        They come back when they are read.
+        They come back when they are read. Memory that was freed is given back, too: other pages may need it.
         """
         mapping = self._maps.get(rows.data_ptr())
         if mapping is not None:
             mapping.flush()
             if hasattr(mapping, "madvise"):
                 mapping.madvise(mmap.MADV_DONTNEED)
+            trim()
 
-    @contextmanager
-    def apart(self, rows: Tensor) -> Iterator[None]:
-        """Tell the system that rows are read here and there inside `with`, so that it reads none beside them."""
-        mapping = self._maps.get(rows.data_ptr())
-        if mapping is None or not hasattr(mapping, "madvise"):
-            yield
-            return
-        mapping.madvise(mmap.MADV_RANDOM)
-        try:
-            yield
-        finally:
-            mapping.madvise(mmap.MADV_NORMAL)
+    def room(self) -> int:
+        """Return the bytes that may be read into memory now, for a while, where less is free than there was."""
+        trim()
+        free = free_memory()
+        return self.block if free is None else min(self.block, int(READ * free))
+
+    def is_away(self, rows: Tensor) -> bool:
+        """Whether a matrix, or a view that begins where it does, lies on disk."""
+        return rows.data_ptr() in self._maps
 
     def _mapped(self, size: int) -> mmap.mmap:
         folder = cache_dir() / "shelf" if self.folder is None else self.folder

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.compensation.fidelity import fidelity_of
+from topoff.compensation.fidelity import fidelity_of, known_rows
 from topoff.data.layout import SPLITS
 from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
@@ -57,6 +57,7 @@ class Training:
         self.optimizer = make_optimizer(self.config, self.model, self.method.parameters())
         self.progress, self.pace = RunState(), pace_of(self.config, folder)
         self.best_weights: dict[str, Tensor] = {}
+        self.best_output: Tensor | None = None  # (n, out) of these, where the last evaluation has found them
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
         self._stops = False  # the same, where a step has several batches: all processes have agreed on it
         self.per_step = batches_per_step(self.config)
@@ -198,7 +199,7 @@ class Training:
             method.freeze()  # no step would use a refresh
         if progress.best is None:  # the first one: later the evaluation's own peak is in it
             progress.train_peak = peak if (peak := peak_memory()) > self._inherited else 0
-        nodes, seen = (None, method.outputs()) if last or may_stop else method.sample(progress.epoch)
+        nodes, seen = known_rows(method.outputs()) if last or may_stop else method.sample(progress.epoch)
         before, may_refresh = time.perf_counter(), self.pace.refreshes(progress)
         method.frozen = last or not may_refresh
         out, refreshed = method.exact()
@@ -208,6 +209,8 @@ class Training:
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         scores = self.task.score(out.cpu(), self.data.y, masks=masks)
         self._keep_best(scores)
+        if last and self.ranks.size == 1 and progress.best == {"epoch": progress.current, **scores}:
+            self.best_output = out.cpu()  # for the details: it is not computed again
         self.pace.evaluated(progress, may_refresh=may_refresh)
         seconds = time.perf_counter() - start
         progress.seconds += seconds

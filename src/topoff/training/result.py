@@ -161,9 +161,11 @@ def write_result(training: Training, *, command: str) -> Result:
         model.load_state_dict(training.best_weights)
     encoding = getattr(training.data.get("names"), "encoding", None)
     folder.save_model(model.state_dict(), metadata={"facts": seal_of(result, encoding or None)})
-    training.method.freeze()  # what training left is still to be measured
-    out, _ = training.method.exact()
-    folder.write("details.json", details_of(training, out.cpu()))
+    out = training.best_output
+    if out is None:
+        training.method.freeze()  # what training left is still to be measured
+        out = training.method.exact()[0].cpu()
+    folder.write("details.json", details_of(training, out))
     folder.write("result.json", result.json())
     model.load_state_dict(last)
     return folder.result()

@@ -59,9 +59,9 @@ def versions() -> dict[str, str]:
 
 
 def data_hash(data: Data) -> str:
-    """Return the hash of a graph's content."""
+    """Return the hash of a graph's content; that of a store, whether it is mapped or read."""
     names = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "edge_attr")
-    return content_hash(*(data[name].numpy() for name in names if data.get(name) is not None))
+    return content_hash(*(data[name].numpy() for name in names if data.get(name) is not None), widened=True)
 
 
 def origin(data: Data, config: Config) -> dict[str, Any]:

@@ -35,7 +35,8 @@ from topoff.training.run_folder import RunFolder
 from topoff.training.state import data_hash, load_weights
 from topoff.training.trust import refuse_foreign
 
-CHOSEN = ("batches", "ratio", "regroup", "rank", "refresh", "fanout", "mix", "eval_every")  # what `choose` may choose
+# what `choose` may choose
+CHOSEN = ("batches", "ratio", "regroup", "rank", "refresh", "late", "fanout", "mix", "eval_every")
 
 LARGE = 100_000  # nodes that exact inference takes at a time at most, on another graph than a run was trained on
 

@@ -10,7 +10,16 @@ from torch.nn import functional as F
 from torch_geometric.data import Data
 
 from graphs import communities
-from topoff.compensation.fidelity import Fidelity, LayerErrors, RelativeError, compare_gradients, gradient, output_error
+from topoff.compensation.fidelity import (
+    Fidelity,
+    LayerErrors,
+    RelativeError,
+    compare_gradients,
+    fidelity_of,
+    gradient,
+    known_rows,
+    output_error,
+)
 from topoff.forward.convs import describe
 from topoff.graph.graph import Graph
 from topoff.tasks.task import default_loss
@@ -131,3 +140,12 @@ def test_fidelity_reads_well() -> None:
     assert str(Fidelity(0.981, 0.019)) == "fidelity 98.1%"
     full = Fidelity(0.981, 0.019, (), 0.05, 0.9988, 0.1234)
     assert str(full) == "fidelity 98.1%, gradient error 5.0% (cosine 0.999), certificate 0.123"
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 40])
+def test_the_fidelity_of_the_rows_that_are_known_is_that_of_all(step: int) -> None:
+    exact, seen = torch.rand(40, 3), torch.full((40, 3), float("nan"))
+    seen[::step] = exact[::step] + 0.1
+    nodes, rows = known_rows(seen)
+    assert (nodes is None) == (step < 3)
+    assert fidelity_of(exact if nodes is None else exact[nodes], rows) == fidelity_of(exact, seen)

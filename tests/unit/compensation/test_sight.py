@@ -1,5 +1,7 @@
 """What batches see of all nodes is enough for an estimate."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch_geometric.nn as gnn
@@ -9,7 +11,10 @@ from torch_geometric.data import Data
 from graphs import communities
 from topoff import TOP
 from topoff.batching.node_sets import NodeSets
+from topoff.compensation import basis
 from topoff.compensation.loader import Loader
+from topoff.compensation.sight import Sight, gathered
+from topoff.machine.shelf import Shelf
 
 
 def few(n: int = 120, *, most: bool = False) -> Data:
@@ -74,3 +79,39 @@ def test_a_refresh_makes_batches_of_few_nodes_exact_with_and_without_its_output(
 def test_all_rows_are_kept_where_batches_see_more_than_there_is() -> None:
     assert top_of(few(most=True)).prepare().sight() is None
     assert top_of(few(), estimator="released", offset=False).prepare().sight() is None
+
+
+@pytest.mark.parametrize("kind", [gnn.GCN, gnn.GAT])
+@pytest.mark.parametrize("room", [0, 2000, 10**9])
+def test_what_batches_see_of_a_matrix_on_disk_is_what_they_see_in_memory(
+    kind: type[nn.Module], room: int, tmp_path: Path
+) -> None:
+    data = few()
+    model = kind(data.num_features, 6, num_layers=2, out_channels=3).to(data.x.dtype)
+    top = TOP(model, data, batches=NodeSets(method="random", ratio=0.25, train_only=True), rank=2)
+    batches = top.prepare().batches()
+    structures = [batch.supplement.structure for batch in batches]
+    rows, shelf = torch.rand(120, 6, dtype=torch.float64), Shelf(0, block=room, folder=tmp_path)
+    whole = shelf.empty((120, 6), torch.float64)
+    whole[:] = rows
+    assert torch.equal(Sight(structures, shelf=shelf).of(whole), Sight(structures).of(rows))
+    groups = list(gathered(structures, whole, shelf=shelf))
+    assert [number for group in groups for number in group.numbers] == list(range(len(structures)))
+    assert len(groups) == {0: len(structures), 10**9: 1}.get(room, len(groups))
+    assert all(len(group.rows) < 120 for group in groups)
+
+
+def test_a_matrix_in_memory_is_not_copied(tmp_path: Path) -> None:
+    rows = torch.rand(4, 2)
+    (group,) = gathered([], rows, shelf=Shelf(0, folder=tmp_path))
+    assert group.rows is rows
+
+
+def test_a_fit_ends_where_the_last_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str | None] = []
+    embed = basis.embed
+    monkeypatch.setattr(basis, "embed", lambda *args, **given: ended.append(given["last"]) or embed(*args, **given))
+    top = top_of(few(), inits=2)
+    top.prepare()
+    assert ended == ["convs.2/0/0"] * len(ended)
+    assert len(ended) == 2

@@ -402,13 +402,18 @@ def test_rows_that_a_wide_model_mixes_in_training_are_refused() -> None:
 # looking again
 
 
+def test_looking_again_tells_where_all_nodes_are_read() -> None:
+    model, graph = gnn.GraphSAGE(5, 4, num_layers=3).double(), Graph(communities(24))
+    assert recheck(model, graph, make_plan(model, graph))[-2:] == ["convs.1/0/0", "convs.2/0/0"]
+
+
 def test_looking_again_finds_what_was_switched_on() -> None:
     model = Model(
         lambda m, x, e: m["c"](x, e) + (x.sum(0)[:3] if m["c"].bias[0] > 5 else 0), c=gnn.GCNConv(5, 3)
     ).double()
     graph = Graph(communities(24))
     plan = make_plan(model, graph)
-    recheck(model, graph, plan)
+    assert recheck(model, graph, plan) == []  # the features alone are read, and they are known
     with torch.no_grad():
         model.layers["c"].bias += 10
     with pytest.raises(ValueError, match="the node and its neighbours alone"):

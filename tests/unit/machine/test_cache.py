@@ -154,6 +154,16 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["k.npz"]
 
 
+def test_content_hash_of_widened_arrays_is_that_of_wide_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topoff.machine.cache.HASHED", 4)  # in several pieces
+    for narrow, wide in ((np.float16, np.float32), (np.int32, np.int64), (np.bool_, np.bool_)):
+        x = np.arange(10).reshape(2, 5).astype(narrow)
+        assert (
+            content_hash(x, widened=True) == content_hash(x.astype(wide)) == content_hash(x.astype(wide), widened=True)
+        )
+        assert (content_hash(x) == content_hash(x, widened=True)) == (narrow is wide)
+
+
 def test_content_hash_sees_values_dtype_shape_and_order() -> None:
     x = np.arange(6)
     different = [

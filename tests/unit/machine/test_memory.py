@@ -97,9 +97,9 @@ def test_a_limit_on_the_group_counts(tmp_path: Path, version: int) -> None:
     )
     (place.parent / f"memory.{names[0]}").write_text("1000\n")
     (place.parent / f"memory.{names[1]}").write_text("700\n")
-    (place.parent / "memory.stat").write_text(f"cache 5\n{names[2]} 50\n")
+    (place.parent / "memory.stat").write_text(f"cache 5\n{names[2]} 50\n{names[2].replace('inactive', 'active')} 30\n")
     (place / f"memory.{names[0]}").write_text("max\n" if version == 2 else "9223372036854771712\n")
     (place / f"memory.{names[1]}").write_text("600\n")
     (tmp_path / "cgroup").write_text("4:cpu:/else\n3:memory:/one/two\n" if version == 1 else "0::/one/two\n")
-    assert min(_group_memory(tmp_path, tmp_path / "cgroup")) == 350
+    assert min(_group_memory(tmp_path, tmp_path / "cgroup")) == 380
     assert min(_group_memory(tmp_path, tmp_path / "missing")) > 2**60

@@ -28,8 +28,8 @@ def test_rows_are_kept(dtype: torch.dtype, limit: int, folder: Path):
     whole = shelf.empty((200, 3), dtype)
     put(whole, torch.arange(50, 150), rows)
     shelf.put_away(whole)
-    with shelf.apart(whole):
-        assert torch.equal(take(whole, torch.arange(50, 150)), rows)
+    assert shelf.is_away(whole) == shelf.is_away(whole[:, ::2]) == (limit == 0)
+    assert torch.equal(take(whole, torch.arange(50, 150)), rows)
     assert torch.equal(take(whole, torch.tensor([149, 50])), rows[[99, 0]])
     assert folder.is_dir() == (limit == 0)
 
@@ -76,3 +76,10 @@ def test_a_full_disk_is_one_sentence(folder: Path):
     (folder / "file").write_text("")
     with pytest.raises(OSError, match="expected room for a matrix of 12 B"):
         Shelf(0, folder=folder / "file").empty((1, 3), torch.float32)
+
+
+def test_room_is_what_may_be_read_and_what_is_free(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    shelf = Shelf(0, block=100, folder=folder)
+    for free, room in ((None, 100), (1000, 100), (60, 33)):
+        monkeypatch.setattr("topoff.machine.shelf.free_memory", lambda free=free: free)
+        assert shelf.room() == room

@@ -25,11 +25,11 @@ FIXED = ["top", "full", "cluster", "drop", "drop-ax", "gas", "ibmb", "ibmb-batch
 SETTINGS = {"ratio": 0.25, "rank": 6, "batches": "random", "refresh": "every=2", "seed": 0}
 OTHER = {  # for every setting that a method reads, a value other than the usual one
     "batches": "metis", "ratio": 0.5, "parts": 5, "regroup": True, "train_only": True, "reach": 0,
-    "rank": 3, "estimator": "paper", "inits": 1, "refresh": "never", "offset": False,
+    "rank": 3, "estimator": "paper", "inits": 1, "refresh": "never", "offset": False, "late": True,
     "fanout": 3, "hops": 1, "walk_length": 3, "mix": 0.5, "accumulate": 2,
 }  # fmt: skip
 UNREAD = {  # what a method takes although it reads it from no run
-    **dict.fromkeys(("drop", "drop-ax"), ("estimator", "inits", "reach")),  # take those of TOP
+    **dict.fromkeys(("drop", "drop-ax"), ("estimator", "inits", "late", "reach")),  # take those of TOP
     "shadow-ppr": ("hops",),  # takes those of shadow
     "lmc": ("train_only",),  # takes it to refuse it in a sentence of its own
 }

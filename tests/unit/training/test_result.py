@@ -93,6 +93,33 @@ def test_the_model_keeps_its_last_weights(tmp_path: Path) -> None:
     assert training.folder.result() == result
 
 
+def test_the_output_of_the_last_evaluation_is_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = made(tmp_path, epochs=1)
+    assert training.best_output is not None
+    write_result(training, command="")
+    kept = (tmp_path / "run" / "details.json").read_text()
+    training.best_output = None
+    calls, exact = [], training.method.exact
+    monkeypatch.setattr(training.method, "exact", lambda: calls.append(1) or exact())
+    write_result(training, command="")
+    assert calls == [1]
+    assert (tmp_path / "run" / "details.json").read_text() == kept
+    training.best_output = exact()[0]
+    write_result(training, command="")
+    assert calls == [1]
+
+
+def test_the_output_of_other_weights_than_the_best_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = made(tmp_path, run=False)
+    monkeypatch.setattr(type(training.task), "better", lambda self, score, best: best is None)
+    training.run()
+    assert training.progress.best is not None
+    assert training.progress.best["epoch"] == 1
+    assert training.best_output is None
+
+
 def test_the_whole_graph_has_no_certificate(tmp_path: Path) -> None:
     assert result_of(made(tmp_path, method="full"), command="").certificate is None
 
