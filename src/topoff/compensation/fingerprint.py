@@ -4,7 +4,8 @@
 >>> from torch_geometric.nn import GCN
 >>> from topoff import TOP, load
 >>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
->>> data, model = load(Data(x=torch.rand(20, 3), edge_index=ring), labels=False), GCN(3, 4, num_layers=2, out_channels=2)
+>>> data = load(Data(x=torch.rand(20, 3), edge_index=ring), labels=False)
+>>> model = GCN(3, 4, num_layers=2, out_channels=2)
 >>> loader = TOP(model, data, ratio=0.5, rank=2, batches="random").prepare()
 >>> fingerprint_of(loader, model, [model]) == fingerprint_of(loader, model, [GCN(3, 4, num_layers=2, out_channels=2)])
 False
