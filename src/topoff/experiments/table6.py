@@ -29,6 +29,8 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str, str]]] = {  # setting
     ),
 }
 
+SIZES = {"# nodes": ("169K", "89K", "2.4M", "111M"), "# edges": ("1.2M", "450K", "61.9M", "1.6B")}  # as printed
+
 
 def graphs(scope: Scope) -> list[str]:
     """List the graphs that are there, or stood in for; Flickr has no stand-in."""
@@ -50,8 +52,8 @@ def cells(scope: Scope) -> list[Cell]:
 
 
 def sheet(scope: Scope, results: Results) -> Sheet:
-    """Write the exact test scores in per cent, the printed ones in brackets."""
-    rows, notes = [], []
+    """Write the sizes of the graphs and the exact test scores in per cent, the printed ones in brackets."""
+    rows, notes = [_sizes(name, scope, results) for name in SIZES], list[str]()
     for row, (_, printed) in ROWS.items():
         words = [row]
         for graph, told in zip(GRAPHS, printed, strict=True):
@@ -64,6 +66,16 @@ def sheet(scope: Scope, results: Results) -> Sheet:
         rows.append(words)
     labels = [source(graph, scope).label for graph in GRAPHS]
     return Sheet(("method", *labels), rows, notes)
+
+
+def _sizes(name: str, scope: Scope, results: Results) -> list[str]:
+    """Write how many nodes or edges the graphs have, as a training counted them."""
+    words = []
+    for graph, told in zip(GRAPHS, SIZES[name], strict=True):
+        found = results(cell("TOP-GCNII", graph, scope)) if graph in graphs(scope) else {}
+        count = found.get(name.removeprefix("# "))
+        words.append(f"{'-' if count is None else f'{count:,}'} ({told})")
+    return [name, *words]
 
 
 TABLE6 = Study(
