@@ -33,5 +33,5 @@ def test_a_root_that_is_not_there_is_said_and_leaves_nothing(tmp_path: Path, cap
 
 
 def test_an_unknown_study_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    done = call("reproduce", "table1", "--out", tmp_path, capture=capfd, code=2)
+    done = call("reproduce", "table9", "--out", tmp_path, capture=capfd, code=2)
     assert "Expected 'all' or names among" in done.err

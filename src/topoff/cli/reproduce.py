@@ -27,7 +27,7 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="table2 to table8, figure2 to figure9, theory-symmetry, ..., ablation-rank, ...; comma-separated, "
+            help="table1 to table8, figure2 to figure9, theory-symmetry, ..., ablation-rank, ...; comma-separated, "
             "or all."
         ),
     ],

@@ -115,7 +115,8 @@ def page(studies: Sequence[Study], folder: Path) -> Path:
         if path.is_file():
             text = drawn.read_text() if drawn.is_file() else ""
             plot = Markup(text[text.index("<svg") :]) if text else ""  # our own drawing
-            found.append(json.loads(path.read_text()) | {"plot": plot})
+            content = json.loads(path.read_text())
+            found.append(content | {"plot": plot, "on": _machine(content["machine"])})
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = page.get_template("reproduce.html.j2").render(studies=found)
     RunFolder(folder).write("index.html", text)
