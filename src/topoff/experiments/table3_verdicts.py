@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from topoff.experiments.study import Found, percent
 
@@ -41,7 +42,7 @@ class Bound:
     asked: str
     applies: Callable[[str], bool]  # to a model
     holds: Callable[[Judged, str], bool]
-    reason: Callable[[Judged, str], str]  # what a cell that fails shows
+    reason: Callable[[Sequence[Judged], str], str]  # what the cells of a graph and a model that fail show
 
 
 def _is_lowest(judged: Judged, method: str) -> bool:
@@ -55,23 +56,31 @@ def _loses_little(judged: Judged, method: str) -> bool:
     return not judged.get(method, "mean_degradation") >= LOST
 
 
-def _missed(judged: Judged, method: str) -> str:
-    """Write an error, and how much of the messages the compensation misses, which is where it comes from."""
-    missed = judged.get(method, "certificate")
-    why = "" if missed != missed else f" (misses {100 * missed:.0f} % of the messages from outside)"
-    return percent(judged.get(method, "relative_error")) + why
+def _listed(cells: Sequence[Judged], method: str, key: str, *, digits: int = 2) -> str:
+    """Write a figure of every cell, in per cent; a dash where there is none.
+
+    >>> _listed([Judged("Cora", "gcn", 10, {"gas": {"relative_error": 0.1}})] * 2, "gas", "relative_error")
+    '10.00, 10.00 %'
+    """
+    return ", ".join(percent(each.get(method, key), digits=digits).removesuffix(" %") for each in cells) + " %"
 
 
-def _beaten(judged: Judged, method: str) -> str:
-    """Write an error, and those of the rivals."""
-    rivals = [f"{name} {percent(judged.get(rival, 'relative_error'))}" for rival, name in RIVALS.items()]
-    return f"{_missed(judged, method)} beside {', '.join(rivals)}"
+def _missed(cells: Sequence[Judged], method: str) -> str:
+    """Write errors, and how much of the messages the compensation misses, which is where they come from."""
+    missed = _listed(cells, method, "certificate", digits=0)
+    return f"{_listed(cells, method, 'relative_error')} (misses {missed} of the messages from outside)"
 
 
-def _lost(judged: Judged, method: str) -> str:
+def _beaten(cells: Sequence[Judged], method: str) -> str:
+    """Write errors, and those of the rivals."""
+    rivals = [f"{name} {_listed(cells, rival, 'relative_error')}" for rival, name in RIVALS.items()]
+    return f"{_missed(cells, method)} beside {', '.join(rivals)}"
+
+
+def _lost(cells: Sequence[Judged], method: str) -> str:
     """Write what is lost on average over batches, and over all test nodes at once: batches hold few of them."""
-    pooled = percent(judged.get(method, "accuracy_degradation"))
-    return f"{percent(judged.get(method, 'mean_degradation'))} ({pooled} over the test nodes of all batches at once)"
+    pooled = _listed(cells, method, "accuracy_degradation")
+    return f"{_listed(cells, method, 'mean_degradation')} ({pooled} over the test nodes of all batches at once)"
 
 
 BOUNDS = (
@@ -95,14 +104,19 @@ BOUNDS = (
 
 
 def verdicts(judged: Sequence[Judged], method: str, *, name: str) -> list[str]:
-    """Say in how many cells a method keeps each bound, and name the others."""
+    """Say in how many cells a method keeps each bound, and name the others, those of a graph and a model together."""
     found = []
     for bound in BOUNDS:
         cells = [each for each in judged if bound.applies(each.model)]
         broken = [each for each in cells if not bound.holds(each, method)]
         if not cells:
             continue
-        words = [f"{each.graph}, {each.model}, {each.share} %: {bound.reason(each, method)}" for each in broken]
+        words = []
+        for (graph, model), group in groupby(broken, lambda each: (each.graph, each.model)):
+            some = list(group)
+            words.append(
+                f"{graph}, {model}, {', '.join(str(each.share) for each in some)} %: {bound.reason(some, method)}"
+            )
         kept = f"{name}: {bound.words} in {len(cells) - len(broken)} of {len(cells)} cells (asked for: {bound.asked})"
         found.append(kept + (f"; not: {'; '.join(words)}" if words else ""))
     return found

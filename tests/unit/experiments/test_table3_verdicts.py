@@ -25,11 +25,17 @@ def test_cells_that_fail_are_named_with_what_is_behind_it() -> None:
     below, linear, general, lost = verdicts(found, "top", name="TOP")
     assert below.endswith(
         "in 1 of 2 cells (asked for: all); not: Cora, sage, 10 %: 4.00 % (misses 40 % of the messages from outside) "
-        "beside CLUSTER -, GAS 2.00 %"
+        "beside CLUSTER - %, GAS 2.00 %"
     )
     assert linear.endswith("not: Cora, sage, 10 %: 4.00 % (misses 40 % of the messages from outside)")
     assert general.endswith("not: Cora, pna, 10 %: 11.00 % (misses 40 % of the messages from outside)")
     assert lost.endswith("not: Cora, sage, 10 %: 1.00 % (0.10 % over the test nodes of all batches at once)")
+
+
+def test_cells_of_a_graph_and_a_model_stand_together() -> None:
+    found = [Judged("Cora", "gcn", share, judged("gcn", share / 100).row) for share in (10, 20)]
+    linear = verdicts(found, "top", name="TOP")[1]
+    assert linear.endswith("; not: Cora, gcn, 10, 20 %: 10.00, 20.00 % (misses 40, 40 % of the messages from outside)")
 
 
 def test_a_model_that_diverged_keeps_no_bound_of_errors_and_loses_nothing() -> None:
