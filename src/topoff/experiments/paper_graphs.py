@@ -30,7 +30,7 @@ LOADS = {  # seconds of a cell, about, on one core: a guess, by which the light 
     "CiteSeer": 20.0,
     "PubMed": 25.0,
     "Computers": 60.0,
-    "tolokers": 60.0,
+    "tolokers": 70.0,
     "CS": 250.0,
     "facebook_pagepage": 250.0,
     "wordnet": 400.0,
