@@ -19,6 +19,13 @@ def test_reproduce_measures_writes_and_resumes(tmp_path: Path, capfd: pytest.Cap
     assert "Figure 1: message invariance by symmetry" in again.out
 
 
+def test_hours_end_a_run_that_the_same_command_goes_on_with(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("reproduce", "theory-colors", "--quick", "--out", tmp_path / "paper")
+    done = call(*words, "--hours", "0", capture=capfd)
+    assert "not run yet" in done.out
+    assert "not run yet" not in call(*words, capture=capfd).out
+
+
 def test_a_root_that_is_not_there_is_said_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ("reproduce", "table3", "--quick", "--root", tmp_path / "none", "--out", tmp_path / "out")
     assert "Expected --root to be a folder (got" in call(*words, capture=capfd, code=2).err
@@ -26,5 +33,5 @@ def test_a_root_that_is_not_there_is_said_and_leaves_nothing(tmp_path: Path, cap
 
 
 def test_an_unknown_study_is_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    done = call("reproduce", "table1", "--out", tmp_path, capture=capfd, code=2)
+    done = call("reproduce", "table9", "--out", tmp_path, capture=capfd, code=2)
     assert "Expected 'all' or names among" in done.err

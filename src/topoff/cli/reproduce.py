@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="table2 to table8, figure2 to figure9, theory-symmetry, ..., ablation-rank, ...; comma-separated, "
+            help="table1 to table8, figure2 to figure9, theory-symmetry, ..., ablation-rank, ...; comma-separated, "
             "or all."
         ),
     ],
@@ -41,6 +42,12 @@ def reproduce(
     ] = False,
     scale: Annotated[
         float | None, typer.Option(help=f"Size of stand-ins, relative. [default: 1, or {QUICK:g}]", min=0.0001, max=1)
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Begin no further cell after so long, and write what there is; the same command goes on.", min=0
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=LARGEST_SEED)] = 0,
     as_json: AsJson = False,
@@ -75,7 +82,8 @@ def reproduce(
             if bar.disable and not quiet and name:
                 print_lines([f"{note}: {name} ..."], to=console(stderr=True))
 
-        found = measure(studies, scope, out, command=command(), tell=tell)
+        seconds = math.inf if hours is None else 3600 * hours
+        found = measure(studies, scope, out, command=command(), tell=tell, seconds=seconds)
     where = page(list(STUDIES.values()), out)
     if as_json:
         typer.echo(json.dumps({"studies": {path.stem: str(path) for path in found}, "page": str(where)}))

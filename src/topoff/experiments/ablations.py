@@ -2,164 +2,36 @@
 
 >>> [study.name for study in ABLATIONS][:3]
 ['ablation-estimator', 'ablation-rank', 'ablation-inits']
->>> [value.label for value in values(RANK, Scope(quick=True))]
+>>> [value.label for value in values(TABLE[1], Scope(quick=True))]
 ['0', '16', '64 = d']
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from topoff.experiments.paper_graphs import Source, is_there, source
+from topoff.experiments.ablation_table import HIDDEN, TABLE, Ablation, Value
+from topoff.experiments.paper_graphs import Source, is_there, load_of, source
 from topoff.experiments.study import Cell, Found, Results, Scope, Sheet, Study, add_legend, failed, percent
 from topoff.experiments.theory_record import new_panels
 
-GRAPHS = ("PubMed", "Computers", "tolokers", "minesweeper", "wordnet")
-HIDDEN, LAYERS, RATIO = 64, 3, 0.1  # ratio: of the batches that are measured
+GRAPHS = ("Computers", "tolokers")  # or where none of them is at hand, the graph that ships
+LAYERS, RATIO = 3, 0.1  # ratio: of the batches that are measured
 EPOCHS, QUICK_EPOCHS = 40, 6  # of trainings in batches
 FULL_EPOCHS, QUICK_FULL_EPOCHS = 100, 20  # of the full-batch trainings whose batches are measured
-OFF: dict[str, Any] = {"offset": False}
 OLD = {"refresh": "every=100"}  # what is measured has a basis of some steps ago, as it is
 
 
-@dataclass(frozen=True)
-class Value:
-    """Name one value of an ablation: the settings in which it differs from the others."""
-
-    label: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    default: bool = False  # whether this is what topoff does where the user says nothing
-
-
-@dataclass(frozen=True)
-class Ablation:
-    """Describe what is varied, and how it is looked at."""
-
-    name: str
-    title: str
-    about: str
-    values: tuple[Value, ...]
-    common: dict[str, Any] = field(default_factory=dict)  # settings of all values
-    measured: bool = False  # batches of a model that was trained full-batch are compared with the whole graph
-    trained: bool = True  # a model is trained in such batches
-    ordered: bool = False  # whether the values are numbers, drawn as a line
-
-
-def default(label: str) -> Value:
-    """Return the value that is topoff's default: nothing is said."""
-    return Value(label, default=True)
-
-
-def varied(key: str, *found: Any) -> tuple[Value, ...]:
-    """Return values of one setting."""
-    return tuple(Value(str(each), {key: each}) for each in found)
-
-
-ESTIMATOR = Ablation(
-    "estimator",
-    "how the compensation is estimated",
-    "Ridge regression on a wide basis, with and without its offset, the paper's Eq. 12, and the released code.",
-    (default("ridge"), Value("ridge, no offset", OFF), *varied("estimator", "released", "paper")),
-    measured=True,
-)
-RANK = Ablation(
-    "rank",
-    "rank k of the compensation",
-    "The paper has k = d, the hidden size. Rank 0 is the offset alone: exact embeddings as old as the refresh.",
-    (*varied("rank", 0, 4), default("16"), *varied("rank", 32), Value(f"{HIDDEN} = d", {"rank": HIDDEN})),
-    measured=True,
-    ordered=True,
-)
-INITS = Ablation(
-    "inits",
-    "number N of networks behind a basis that is never refreshed",
-    "Random initialisations, as in the paper. Where a basis is refreshed, it comes from the current weights alone.",
-    (*varied("inits", 1), default("2"), *varied("inits", 4, 8)),
-    common={"refresh": "never"},
-    measured=True,
-    ordered=True,
-)
-ANCHORS = Ablation(
-    "anchors",
-    "number S of nodes of a batch that are read",
-    "The paper's estimators read S nodes of a batch; ridge regression reads all. Without offset, k = 64. S is an "
-    "argument of TOP and no setting of a run, so nothing is trained.",
-    (
-        Value("paper, S = k", {"estimator": "paper"}),
-        Value("paper, S = 2 k", {"estimator": "paper", "anchors": 128}),
-        Value("paper, S = 4 k", {"estimator": "paper", "anchors": 256}),
-        Value("released, S = 2 k", {"estimator": "released", "anchors": 128}),
-        Value("released, all", {"estimator": "released"}),
-        default("ridge, all"),
-    ),
-    common=OFF,
-    measured=True,
-    trained=False,
-)
-FIRST_LAYER = Ablation(
-    "first-layer",
-    "exact first layer",
-    "A X is known, so the first layer is exact. drop leaves out all outside a batch, drop-ax all but the features. "
-    "TOP without it is not varied: exact inference records no raw features, which basis and offset would need.",
-    (*varied("method", "drop", "drop-ax"), default("top")),
-)
-OFFSET = Ablation(
-    "offset",
-    "what is compensated",
-    "Only what has changed since the last refresh (offset, rank 16), all messages from outside as in the paper (no "
-    "offset; rank 64 where none is given), or nothing but what they were at the refresh (rank 0).",
-    (
-        default("offset"),
-        Value("no offset", OFF),
-        Value("no offset, 16", OFF | {"rank": 16}),
-        Value("rank 0", {"rank": 0}),
-    ),
-    measured=True,
-)
-REFRESH = Ablation(
-    "refresh",
-    "when the basis is estimated anew",
-    "Never, every so many epochs, or as often as it pays (auto). Never has no offset and rank 64.",
-    (*varied("refresh", "never", "every=20"), default("auto"), *varied("refresh", "every=5", "every=1")),
-)
-SHARE = Ablation(
-    "ratio",
-    "share of the nodes per batch",
-    "The default is chosen from the graph: 400 to 3,000 nodes and at least 64 labels per batch.",
-    (default("chosen"), *varied("ratio", 0.01, 0.03, 0.1, 0.3, 1.0)),
-)
-DEPTH = Ablation(
-    "depth",
-    "number of layers",
-    "Errors of the halo pass through every further layer; GCN with residual connections.",
-    (*varied("layers", 2), default("3"), *varied("layers", 4, 6, 8, 10)),
-    ordered=True,
-)
-NORM = Ablation(
-    "norm",
-    "normalisation after each conv",
-    "Batch norm sees the batch alone in training, and running means in evaluation.",
-    (default("layer"), *varied("norm", "none", "batch")),
-)
-TRAIN_ONLY = Ablation(
-    "train-only",
-    "which nodes are batched",
-    "All nodes, or the training nodes alone with all others compensated (train_only).",
-    (default("all"), Value("train_only", {"train_only": True})),
-)
-TABLE = (ESTIMATOR, RANK, INITS, ANCHORS, FIRST_LAYER, OFFSET, REFRESH, SHARE, DEPTH, NORM, TRAIN_ONLY)
-
-
 def places(scope: Scope) -> list[Source]:
-    """List the graphs: those that are at hand; in quick mode a small stand-in."""
+    """List the graphs: those that are at hand, or the one that ships; in quick mode a small stand-in."""
     if scope.quick:
         return [source("ogbn-arxiv", dataclasses.replace(scope, root=None, stand_in=True))]
-    return [source(name, scope) for name in GRAPHS if is_there(name, scope.root)]
+    return [source(name, scope) for name in GRAPHS if is_there(name, scope.root)] or [source("wordnet", scope)]
 
 
 def values(ablation: Ablation, scope: Scope) -> list[Value]:
@@ -172,7 +44,7 @@ def training(ablation: Ablation, value: Value, place: Source, scope: Scope) -> C
     """Return the training with a value; that of the default is the same cell in most ablations."""
     train = {"method": "top", "model": "gcn", "layers": LAYERS, "hidden": HIDDEN, "eval_every": 1, "seed": scope.seed}
     train |= {"epochs": QUICK_EPOCHS if scope.quick else EPOCHS, **ablation.common, **value.settings}
-    return Cell("training", {**place.settings, "train": train}, weight=2.0)
+    return Cell("training", {**place.settings, "train": train}, weight=load_of(place, "gcn") / 2)
 
 
 def measuring(ablation: Ablation, place: Source, scope: Scope) -> Cell:
@@ -180,7 +52,7 @@ def measuring(ablation: Ablation, place: Source, scope: Scope) -> Cell:
     sizes = {"model": "gcn", "layers": LAYERS, "hidden": HIDDEN, "seed": scope.seed}
     sizes |= {"epochs": QUICK_FULL_EPOCHS if scope.quick else FULL_EPOCHS, "sampler": "kaminpar", "ratio": RATIO}
     tops = {value.label: {**OLD, **ablation.common, **value.settings} for value in values(ablation, scope)}
-    return Cell("compensations", {**place.settings, **sizes, "tops": tops}, weight=2.0)
+    return Cell("compensations", {**place.settings, **sizes, "tops": tops}, weight=load_of(place, "gcn"))
 
 
 def cells(ablation: Ablation, scope: Scope) -> list[Cell]:
@@ -261,8 +133,7 @@ def sheet(ablation: Ablation, scope: Scope, results: Results) -> Sheet:
     """Write errors, scores and costs by graph and value, the default marked."""
     shown, lines, reasons = columns(ablation), list[list[str]](), list[str]()
     for row in rows(ablation, scope, results):
-        label = f"{row.value.label} (default)" if row.value.default else row.value.label
-        lines.append([row.place.label, label, *(column.write(row.get(column)) for column in shown)])
+        lines.append([row.place.label, ablation.mark(row.value), *(column.write(row.get(column)) for column in shown)])
         for reason in filter(None, (failed(row.at_weights), failed(row.run))):
             reasons.append(f"{row.place.label}, {row.value.label}: not measured: {reason}")
     notes = [NOTES[column.title] for column in shown if column.title in NOTES]

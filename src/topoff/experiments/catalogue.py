@@ -6,6 +6,7 @@ from topoff.experiments.ablations import ABLATIONS
 from topoff.experiments.figure3 import FIGURE3, FIGURE6, FIGURE7, FIGURE8, FIGURE9
 from topoff.experiments.figure5 import FIGURE5
 from topoff.experiments.study import Study
+from topoff.experiments.table1 import TABLE1
 from topoff.experiments.table2 import TABLE2
 from topoff.experiments.table3 import FIGURE2, TABLE3
 from topoff.experiments.table4 import FIGURE4, TABLE4, TABLE5
@@ -17,6 +18,7 @@ from topoff.experiments.theory_studies import THEORY_STUDIES
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
+        TABLE1,
         TABLE2,
         TABLE3,
         TABLE4,

@@ -15,7 +15,7 @@ PARTS = 200  # clusters of the paper's tables
 LR = 0.01
 AGE = 5  # epochs between the estimate of TOP's basis and the weights at which it is measured, where it is refreshed
 RANK = 64
-WIDEST = 200  # features of a graph that PNA is measured on
+WIDEST = 200  # features that a first conv of PNA reads itself: it multiplies a row of each edge with a 2 F x F matrix
 
 
 def dataset_of(settings: dict[str, Any], folder: Path) -> tuple[str, str | None]:
@@ -39,14 +39,18 @@ def invariance(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     Settings: the graph, model, layers, hidden, `width` where heads lie side by side, epochs, seed; `each`, clusters per
     batch; or `sampler` and `ratio`.
     Returns, for every batching, what `measure` finds for cluster, gas, the paper's TOP (random networks, k = d) as
-    "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed".
+    "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed"; and as "linear",
+    whether the model has linear layers around its convs (`is_wide`).
     """
+    from topoff.experiments.measure import exact_output
+
     data, trained = _trained(settings, folder)
-    found, parts = dict[str, Any](), None
+    found, parts, truth = dict[str, Any](linear=is_wide(settings["model"], data.num_features)), None, None
     for name, sets in _batchings(settings).items():
         sets.fit(data) if parts is None else sets.fit(data, parts=parts)  # the same clusters for all sizes of batches
         parts = sets.parts_
-        found[name] = _compared(trained, data, sets, settings)
+        truth = exact_output(trained.model, data, sets=sets) if truth is None else truth
+        found[name] = _compared(trained, data, sets, settings, truth=truth)
     return found
 
 
@@ -62,19 +66,25 @@ def _trained(settings: dict[str, Any], folder: Path) -> tuple[Any, Any]:
 
     dataset, root = dataset_of(settings, folder)
     data = standardized(load(dataset, root=root, seed=settings["seed"]))
-    if settings["model"] == "pna" and data.num_features > WIDEST:
-        raise ValueError(
-            f"Expected at most {WIDEST} features for PNA, whose first layer multiplies a row of each edge with a "
-            f"matrix of twice as many by as many numbers (got {data.num_features}); measure another model there."
-        )
     torch.manual_seed(settings["seed"])
-    options = {key: settings[key] for key in ("hidden", "layers")}
+    options: dict[str, Any] = {key: settings[key] for key in ("hidden", "layers")}
+    if is_wide(settings["model"], data.num_features):
+        options["linear"] = True  # which brings the features to the hidden width, as GAS's option of that name does
     degrees = degree_histogram(data.edge_index, int(data.num_nodes))
     outputs = task_of(data.y, train_mask=data.train_mask).outputs
     model = make_model(
         settings["model"], in_channels=data.num_features, out_channels=outputs, degrees=degrees, **options
     )
     return data, train_full_batch(model, data, epochs=settings["epochs"], lr=LR, age=AGE, seed=settings["seed"])
+
+
+def is_wide(model: str, features: int) -> bool:
+    """Whether a model has linear layers around its convs here, because its first conv would cost too much.
+
+    >>> is_wide("pna", 7), is_wide("pna", 500), is_wide("gcn", 500)
+    (False, True, False)
+    """
+    return model == "pna" and features > WIDEST
 
 
 def _batchings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -90,15 +100,16 @@ def _batchings(settings: dict[str, Any]) -> dict[str, Any]:
     return {str(each): DrawnSets(method="metis", parts=parts, each=each) for each in settings["each"]}
 
 
-def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Measure all methods on some batches."""
+def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any], *, truth: Any) -> dict[str, Any]:
+    """Measure all methods on some batches, against the model's exact output (n, out)."""
     from topoff.batching.node_sets import NodeSets
     from topoff.experiments.measure import FullBatchModel, measure
 
     bare = FullBatchModel(trained.model, None)
     rivals = ("cluster", "gas") if isinstance(sets, NodeSets) else ("cluster",)
     k = min(settings.get("width", settings["hidden"]), max(1, int(data.num_nodes) // 8))
-    common: dict[str, Any] = {"sets": sets, "seed": settings["seed"], "gradients": False}  # which no sheet shows
+    common: dict[str, Any] = {"sets": sets, "seed": settings["seed"], "truth": truth}
+    common |= {"gradients": False}  # which no sheet shows
     found = measure(bare, data, **common, methods=("top", *rivals), rank=k, inits=2)
     ours = measure(trained, data, **common, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
     return found | {"top-refreshed": ours["top"]}

@@ -97,13 +97,15 @@ def measure(
     methods: tuple[str, ...],
     lr: float = 0.01,
     gradients: bool = True,
+    truth: Tensor | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Compare every method's batches with the exact forward: {method: {relative_error, ...}}.
 
     `settings` go to `TOP`: rank, inits, estimator, seed; with `refresh` and an earlier model, batches have its offset.
     `lr` is that of the epoch of GAS (see `_after_gas`). Without `gradients` theirs are not compared, and their keys are
-    absent: a backward pass of every batch and of the whole graph is most of the time.
+    absent: a backward pass of every batch and of the whole graph is most of the time. `truth` (n, out) is the model's
+    exact output, where the caller has it (`exact_output`).
     """
     check_methods(methods)
     settings = {"refresh": "never", **settings}
@@ -114,9 +116,9 @@ def measure(
     elif "top" in methods:
         seed, inits = settings.get("seed", 0), settings.get("inits", 2)
         top.prepare(networks=[random_network(trained.model, number, seed=seed) for number in range(1, inits + 1)])
-    drop, run = TOP(trained.model, data, batches=sets, rank=0, refresh="never", offset=False), caller(trained.model)
+    drop, run = _bare(trained.model, data, sets=sets), caller(trained.model)
     runs: dict[str, Forward] = {"top": top, "drop": drop, "cluster": lambda batch: run(trained.model, batch)}
-    comparison = _Comparison(trained.model, drop, data, gradients=gradients)
+    comparison = _Comparison(trained.model, drop, data, gradients=gradients, truth=truth)
     result: dict[str, Any] = {}
     for name in methods:
         if name == "gas":
@@ -126,6 +128,17 @@ def measure(
     if "top" in result:
         result["top"]["certificate"] = top.certificate_
     return result
+
+
+def exact_output(model: nn.Module, data: Data, *, sets: NodeSets) -> Tensor:
+    """Return the output of all nodes, in eval mode; (n, out)."""
+    out: Tensor = _bare(model, data, sets=sets).predict()
+    return out
+
+
+def _bare(model: nn.Module, data: Data, *, sets: NodeSets) -> TOP:
+    """Return batches that see nothing outside but the first layer's messages; nothing is done before they are used."""
+    return TOP(model, data, batches=sets, rank=0, refresh="never", offset=False)
 
 
 def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float, gradients: bool) -> dict[str, float]:
@@ -148,8 +161,9 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float, gradi
         optimizer.zero_grad()
         gas.learn(batch, mean_loss)
         optimizer.step()
-    bare = TOP(model, data, batches=sets, rank=0, refresh="never", offset=False)
-    return _Comparison(model, bare, data, gradients=gradients).of(gas.forward, list(gas.cover()))
+    return _Comparison(model, _bare(model, data, sets=sets), data, gradients=gradients).of(
+        gas.forward, list(gas.cover())
+    )
 
 
 def check_methods(methods: tuple[str, ...]) -> None:
@@ -169,10 +183,12 @@ def check_methods(methods: tuple[str, ...]) -> None:
 class _Comparison:
     """Compare ways to run batches with one exact forward and, where `gradients` are wanted, one exact gradient."""
 
-    def __init__(self, model: nn.Module, exact: TOP, data: Data, *, gradients: bool) -> None:
-        """Run the exact forward and the exact gradient, once for all comparisons."""
+    def __init__(
+        self, model: nn.Module, exact: TOP, data: Data, *, gradients: bool, truth: Tensor | None = None
+    ) -> None:
+        """Run the exact forward, where its output is not given, and the exact gradient, once for all comparisons."""
         self.model, self.y, self.loss = model, data.y, default_loss(data.y)
-        self.truth = exact.predict()
+        self.truth = exact.predict() if truth is None else truth
         self.gradient: Tensor | None = None
         if gradients:
             whole = whole_graph(exact.graph, make_plan(model, exact.graph))

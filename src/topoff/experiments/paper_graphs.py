@@ -24,6 +24,19 @@ PRESETS = {  # the paper's graphs, and the recipes of their stand-ins
 LARGEST = {"ogbn-papers100M": 0.02}  # scale of a stand-in, whatever is asked for
 HETEROPHILOUS = ("amazon-ratings", "minesweeper", "questions", "roman-empire", "tolokers")
 AT_HAND = ("Cora", "CiteSeer", "PubMed", "Computers", "CS", "minesweeper", "tolokers", "facebook_pagepage", "wordnet")
+LOADS = {  # seconds of a cell, about, on one core: a guess, by which the light ones come first
+    "Cora": 15.0,
+    "minesweeper": 15.0,
+    "CiteSeer": 20.0,
+    "PubMed": 25.0,
+    "Computers": 60.0,
+    "tolokers": 70.0,
+    "CS": 250.0,
+    "facebook_pagepage": 250.0,
+    "wordnet": 400.0,
+}
+USUAL = 15.0
+MODEL_LOADS = {"gat": 1.5, "pna": 2.0}
 
 
 @dataclass(frozen=True)
@@ -41,9 +54,19 @@ def source(name: str, scope: Scope) -> Source:
         scale = min(scope.scale, LARGEST.get(name, 1.0))
         label = f"{name} (stand-in, scale {scale:g})"
         return Source(name, label, {"preset": PRESETS[name], "scale": scale})
-    own = None if scope.root is None else Path(scope.root) / name / "graph.npz"
+    root = None if scope.root is None else Path(scope.root).resolve()  # however it is spelt, cells are kept by it
+    own = None if root is None else root / name / "graph.npz"
     dataset = str(own) if own is not None and own.is_file() and name != "wordnet" else name
-    return Source(name, name, {"dataset": dataset, "root": scope.root})
+    return Source(name, name, {"dataset": dataset, "root": None if root is None else str(root)})
+
+
+def load_of(place: Source, model: str) -> float:
+    """Guess how many seconds a cell takes; of a stand-in, whatever its scale, as many as of a small graph.
+
+    >>> load_of(source("wordnet", Scope()), "gat")
+    600.0
+    """
+    return LOADS.get(place.name, USUAL) * MODEL_LOADS.get(model, 1.0)
 
 
 def is_there(name: str, root: str | None) -> bool:

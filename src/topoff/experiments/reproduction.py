@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import multiprocessing
 import sys
 import time
@@ -28,27 +29,36 @@ from topoff.experiments.study import Cell, Kept, Scope, Study
 from topoff.machine.memory import machine
 from topoff.training.run_folder import RunFolder
 
+IMPORTED_LATE = ("torchmetrics.functional.classification", "topoff.experiments.cells")  # by the first who scores
 Tell = Callable[[int, int, str, float], None]  # cells done, of how many, the name of the next one, seconds left
 
 
-def reproduce(studies: Sequence[Study], scope: Scope, folder: Path, *, command: str, tell: Tell) -> list[Path]:
-    """Run the studies and write NAME.json, NAME.md and NAME.svg of each; return the JSON files."""
+def reproduce(
+    studies: Sequence[Study], scope: Scope, folder: Path, *, command: str, tell: Tell, seconds: float = math.inf
+) -> list[Path]:
+    """Run the studies and write NAME.json, NAME.md and NAME.svg of each; return the JSON files.
+
+    After so many `seconds` no further cell is begun: what is missing stands there as not run yet.
+    """
     kept = Kept(folder)
-    measure([cell for study in studies for cell in study.cells(scope)], kept, tell=tell)
+    measure([cell for study in studies for cell in study.cells(scope)], kept, tell=tell, seconds=seconds)
     return [write_study(study, scope, kept, command=command) for study in studies]
 
 
-def measure(cells: Sequence[Cell], kept: Kept, *, tell: Tell) -> None:
-    """Measure every cell that has no result yet, one after the other."""
-    wanted = list({cell.key: cell for cell in cells if not kept.has(cell)}.values())
+def measure(cells: Sequence[Cell], kept: Kept, *, tell: Tell, seconds: float = math.inf) -> None:
+    """Measure every cell that has no result yet, one after the other, the light ones first, while there is time."""
+    found = {cell.key: cell for cell in cells if not kept.has(cell)}
+    wanted = sorted(found.values(), key=lambda cell: cell.weight)  # what is ended early has most of its cells
     left, spent, done = sum(cell.weight for cell in wanted), 0.0, 0.0
     for number, cell in enumerate(wanted):
+        if spent >= seconds:
+            break
         tell(number, len(wanted), cell.key, spent / done * left if done else 0.0)
         start = time.perf_counter()
         result = _apart(cell, kept.folder)
-        seconds = time.perf_counter() - start
-        kept.put(cell, result, seconds=seconds)
-        left, spent, done = left - cell.weight, spent + seconds, done + cell.weight
+        took = time.perf_counter() - start
+        kept.put(cell, result, seconds=took)
+        left, spent, done = left - cell.weight, spent + took, done + cell.weight
     tell(len(wanted), len(wanted), "", 0.0)
 
 
@@ -62,11 +72,11 @@ def _apart(cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def _processes() -> BaseContext:
-    """Return how processes begin: where possible, as copies of one that has imported torch, to save seconds."""
+    """Return how processes begin: where possible, as copies of one that has imported all, to save seconds."""
     if "forkserver" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":  # no copies of torch
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["topoff.training.seed", "topoff.experiments.measure"])
+    context.set_forkserver_preload(["topoff.training.seed", "topoff.experiments.measure", *IMPORTED_LATE])
     return context
 
 
@@ -105,7 +115,8 @@ def page(studies: Sequence[Study], folder: Path) -> Path:
         if path.is_file():
             text = drawn.read_text() if drawn.is_file() else ""
             plot = Markup(text[text.index("<svg") :]) if text else ""  # our own drawing
-            found.append(json.loads(path.read_text()) | {"plot": plot})
+            content = json.loads(path.read_text())
+            found.append(content | {"plot": plot, "on": _machine(content["machine"])})
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = page.get_template("reproduce.html.j2").render(studies=found)
     RunFolder(folder).write("index.html", text)

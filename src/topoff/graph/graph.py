@@ -233,8 +233,12 @@ class Graph:
             beyond = torch.unique(edges[local[edges] < 0])
             others = min(1, beyond.numel()) if flow == AROUND else beyond.numel()
             local[beyond] = size if flow == AROUND else torch.arange(size, size + others)
-        others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
         edges = local[edges]
+        if around and self.data.edge_index.size(1) and bool((edges[0] == edges[1]).all()):
+            # self-loops, which some convs add, would be as many edges as rows: two nodes more have an edge
+            edges = torch.cat([edges, edges.new_tensor([[size + others], [size + others + 1]])], dim=1)
+            edge_ids, others = torch.cat([edge_ids, edge_ids.new_zeros(1)]), others + 2
+        others += size + others == edge_ids.numel()  # rows and edges must not be taken for each other
         order = edges[1].argsort(stable=True)  # some aggregations want them sorted
         edge_ids = edge_ids[order]
         values = {key: self.data[key][edge_ids] for key in self.edge_level}

@@ -9,7 +9,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 from topoff import TOP
-from topoff.experiments.ablations import ABLATIONS, TABLE, places, values
+from topoff.experiments.ablation_table import TABLE
+from topoff.experiments.ablations import ABLATIONS, places, values
 from topoff.experiments.study import Cell, Scope, Study
 from topoff.models.stack import Network
 from topoff.training.config import make_config
@@ -77,7 +78,7 @@ def test_what_is_marked_is_what_topoff_does() -> None:
     assert marked("estimator") == config.estimator
     assert marked("first-layer") == config.method
     assert marked("norm") == inspect.signature(Network).parameters["norm"].default
-    assert marked("train-only") == {False: "all", True: "train_only"}[config.train_only]
+    assert marked("train-only") == {False: "all, or those in reach", True: "train_only"}[config.train_only]
     bare = TOP(GCN(1, 2, num_layers=1), data, refresh="never")
     assert marked("inits") == str(bare.inits)
     assert not bare.offset
@@ -98,8 +99,11 @@ def test_quick_tries_the_ends_and_the_default_on_a_stand_in() -> None:
 def test_a_sheet_has_a_row_for_every_value_and_marks_the_default(study: Study) -> None:
     sheet = study.sheet(Scope(), results)
     ablation = TABLE[ABLATIONS.index(study)]
-    assert [row[1].removesuffix(" (default)") for row in sheet.rows] == [value.label for value in ablation.values]
-    assert sum(row[1].endswith(" (default)") for row in sheet.rows) == 1
+    assert [row[1].split(" (default")[0] for row in sheet.rows] == [value.label for value in ablation.values]
+    (default,) = [row[1] for row in sheet.rows if " (default" in row[1]]
+    for key, value in ablation.common.items():  # which are no defaults, so that is said
+        assert f"{key} = {value}" in default
+    assert ("with" in default) == bool(ablation.common)
     assert not any("not measured" in note for note in sheet.notes)
     found = dict(zip(sheet.columns, sheet.rows[0], strict=True))
     assert found.get("error", "1.23 %") == "1.23 %"

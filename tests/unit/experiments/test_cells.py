@@ -25,8 +25,8 @@ def test_clusters_are_cut_once_for_all_sizes_of_batches(tmp_path: Path, monkeypa
     monkeypatch.setattr(node_sets, "partition", counting)
     found = run_cell("invariance", {**SMALL, **SIZES, "parts": 20, "each": [4, 10]}, str(tmp_path))
     assert calls == [20]
-    assert set(found) == {"4", "10"}
-    for batching in found.values():
+    assert set(found) == {"4", "10", "linear"}
+    for batching in (found["4"], found["10"]):
         assert set(batching) == {"cluster", "gas", "top", "top-refreshed"}
         assert all("relative_error" in method and "gradient_error" not in method for method in batching.values())
     assert found["10"]["cluster"]["relative_error"] < found["4"]["cluster"]["relative_error"]
@@ -53,11 +53,16 @@ def test_a_training_tells_what_its_batches_missed(tmp_path: Path) -> None:
     assert found["drop"]["fidelity"] is not None
 
 
-def test_pna_is_not_measured_where_its_first_layer_is_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "WIDEST", 100)
-    found = run_cell("invariance", {**SMALL, **SIZES, "model": "pna", "each": [4]}, str(tmp_path))
-    assert "Expected at most 100 features for PNA" in found["failed"]
-    assert "got 128" in found["failed"]
+def test_pna_has_linear_layers_where_its_first_one_would_be_too_wide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**SMALL, **SIZES, "model": "pna", "parts": 20, "each": [10]}
+    narrow = run_cell("invariance", settings, str(tmp_path))
+    monkeypatch.setattr(cells, "WIDEST", 100)  # the graph has 128 features
+    wide = run_cell("invariance", settings, str(tmp_path))
+    assert (narrow["linear"], wide["linear"]) == (False, True)
+    for found in (narrow, wide):
+        assert found["10"]["top-refreshed"]["relative_error"] < found["10"]["cluster"]["relative_error"]
 
 
 def test_batches_can_be_as_large_as_those_of_another_method(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch_geometric.nn import GCN
 
 from graphs import communities
 from topoff.batching.node_sets import NodeSets
-from topoff.experiments.measure import FullBatchModel, check_methods, measure, train_full_batch
+from topoff.experiments.measure import FullBatchModel, check_methods, exact_output, measure, train_full_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 
@@ -40,6 +40,15 @@ def test_gradients_are_left_out_on_request(trained: FullBatchModel, monkeypatch:
         kept = {key: value for key, value in errors.items() if not key.startswith("gradient")}
         assert part[method] == kept
         assert len(kept) == len(errors) - 2
+
+
+def test_an_exact_output_that_is_known_is_not_computed_again(
+    trained: FullBatchModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = NodeSets(method="random", ratio=0.25).fit(communities())
+    truth, whole = exact_output(trained.model, communities(), sets=sets), found(trained, "top", gradients=False)
+    monkeypatch.setattr("topoff.experiments.measure.TOP.predict", lambda _: pytest.fail("it was computed"))
+    assert found(trained, "top", gradients=False, truth=truth) == whole
 
 
 def test_histories_are_those_of_a_training_epoch(trained: FullBatchModel) -> None:

@@ -382,3 +382,22 @@ def test_what_batches_hold_is_freed_at_once_and_not_at_some_collection() -> None
         assert not [item for item in gc.get_objects() if type(item) is Member]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("loops", [0, 20])
+@pytest.mark.parametrize(
+    "conv",
+    [gnn.ChebConv(4, 3, K=3), gnn.APPNP(3, 0.1, dropout=0.5), gnn.FeaStConv(4, 3, heads=2)],
+    ids=lambda conv: type(conv).__name__,
+)
+def test_a_batch_without_edges_is_exact_where_convs_add_loops_themselves(conv: nn.Module, loops: int) -> None:
+    torch.manual_seed(0)
+    ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+    own = torch.arange(20, 20 + loops).expand(2, -1)
+    data = Data(x=torch.rand(60, 4), edge_index=torch.cat([ring, ring.flip(0), own], dim=1), y=torch.zeros(60).long())
+    width = 4 if isinstance(conv, gnn.APPNP) else 3
+    model = gnn.Sequential("x, edge_index", [(conv, "x, edge_index -> x"), nn.Linear(width, 2)])
+    graph = Graph(data)
+    batches = [graph.induced(nodes) for nodes in (torch.arange(20), torch.arange(20, 40), torch.arange(40, 60))]
+    found = exact(model, graph, batches, plan=make_plan(model, graph))
+    assert torch.allclose(found, model.eval()(data.x, data.edge_index), atol=1e-6)

@@ -189,10 +189,21 @@ def test_around_a_batch_all_degrees_of_batch_and_halo_are_the_true_ones(nodes: T
         degree = torch.bincount(around.edge_index[side], minlength=rows)[: inside.numel()]
         assert torch.equal(degree, torch.bincount(data.edge_index[side], minlength=14)[inside])
     touching = torch.isin(data.edge_index, inside).any(0).nonzero().view(-1)
-    assert torch.equal(around.edge_ids.sort().values, touching)
+    alone = nodes.numel() == 1 and not touching.numel()  # then two nodes more have an edge, which is like the first
+    assert torch.equal(around.edge_ids.sort().values, torch.tensor([0]) if alone else touching)
     assert bool((around.edge_index[1].diff() >= 0).all())
     own = torch.isin(data.edge_index[:, around.edge_ids], inside)
     assert torch.equal(inside[around.edge_index[own]], data.edge_index[:, around.edge_ids][own])
+
+
+def test_self_loops_that_a_conv_adds_to_a_batch_without_edges_are_not_as_many_as_its_rows() -> None:
+    loop = Data(x=torch.eye(4), edge_index=torch.tensor([[0, 1, 3, 3], [1, 0, 3, 3]]))
+    for nodes in (torch.tensor([2]), torch.tensor([2, 3])):
+        around = Graph(loop).neighborhood(nodes, flow=AROUND)
+        rows, edges = len(nodes) + around.others, around.edge_index
+        added = int((edges[0] != edges[1]).sum()) + rows  # loops that are there are replaced
+        assert len({rows, edges.size(1), added}) == 3
+        assert int(edges.max()) < rows
 
 
 def test_the_halo_around_a_batch_lies_in_both_directions() -> None:
