@@ -28,7 +28,7 @@ from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import EPOCHS, FIELDS, Config
 
 NODES_PER_RANK = 8  # a regression wants several rows per direction
-LONG = 10  # epochs, or seconds, of a run whose first estimate may wait for an epoch
+LONG = 10  # epochs of a run whose first estimate may wait for one of them
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
 FITS = 0.5  # of the free memory may go to a partitioner
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
@@ -76,7 +76,8 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
         take("rank", min(usual, most), why)
         take("refresh", "auto", "as often as it pays: by what is missing, and by the work of an epoch")
-        late = offset and (config.refresh or "auto") == "auto" and (config.seconds or config.epochs or EPOCHS) >= LONG
+        long = config.seconds is not None or (config.epochs or EPOCHS) >= LONG
+        late = offset and long and (config.refresh or "auto") == "auto"
         why = "weights move furthest in the first epoch" if late else "batches are compensated from the start"
         take("late", late, why)
     for name in USUAL:
