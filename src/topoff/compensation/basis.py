@@ -82,13 +82,13 @@ class Basis:
 
         With `cache` it is kept on disk, unless the batches change, it has offsets, which are as large as a layer of
         the model, or a `call` has a meaning that no name can hold. With `late` nothing is estimated before the first
-        epoch is over, in which weights move furthest, unless batches hold few of the nodes.
+        epoch is over, in which weights move furthest, unless batches hold few of the nodes or norms must see all.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, copied(networks[0])
         graph, counted = self.loader.graph, self._counted()
         price = price_of(*counted, nodes=graph.num_nodes, edges=graph.data.edge_index.size(1))
         scarce = graph.num_nodes > SCARCE * counted[0]
-        self.bare = late and self.compensates and not scarce
+        self.bare = late and self.compensates and not scarce and not self.loader.plan.normalizes
         self.refreshing.begin(price=price, outside=self._outside(), scarce=scarce, late=self.bare)
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
         alone = self.loader.ranks.size == 1

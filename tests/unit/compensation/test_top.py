@@ -700,6 +700,13 @@ def test_batches_with_few_of_the_nodes_are_compensated_from_the_start() -> None:
     assert not top.basis.bare
 
 
+def test_norms_over_all_nodes_see_them_from_the_start() -> None:
+    top = top_of(gcn(norm="GraphNorm"), late=True)
+    top.prepare()
+    assert not top.basis.bare
+    assert top.plan.moments
+
+
 def test_a_prepared_top_cannot_be_restored() -> None:
     top = top_of()
     state = top.state()
