@@ -81,14 +81,16 @@ class Basis:
         """Estimate every batch's compensation from the embeddings of some networks (Algorithm 1).
 
         With `cache` it is kept on disk, unless the batches change, it has offsets, which are as large as a layer of
-        the model, or a `call` has a meaning that no name can hold. With `late` nothing is estimated before the first
-        epoch is over, in which weights move furthest, unless batches hold few of the nodes or norms must see all.
+        the model, or a `call` has a meaning that no name can hold. With `late`, an offset
+        and a refresh, nothing is estimated before the first epoch is over, in which weights move furthest, unless
+        batches hold few of the nodes or norms must see all.
         """
         self.fitted_at, self.fitted_ = self.loader.position.epoch, copied(networks[0])
         graph, counted = self.loader.graph, self._counted()
         price = price_of(*counted, nodes=graph.num_nodes, edges=graph.data.edge_index.size(1))
         scarce = graph.num_nodes > SCARCE * counted[0]
-        self.bare = late and self.compensates and not scarce and not self.loader.plan.normalizes
+        apart = scarce or self.loader.plan.normalizes or not self.refreshing.interval
+        self.bare = late and self.offset and not apart
         self.refreshing.begin(price=price, outside=self._outside(), scarce=scarce, late=self.bare)
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
         alone = self.loader.ranks.size == 1
@@ -159,15 +161,15 @@ class Basis:
         """
         age = self.loader.position.epoch - self.fitted_at
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, copied(self.model), False
-        if not self.compensator.rank_ and not self.offset and not self.bare:
+        if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
         residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        missed = [] if self.bare else [residual.add]
-        collect = _to(*missed, self._seen(_added(principal), *keep))
+        collect = _to(residual.add, self._seen(_added(principal), *keep))
         out = self.embed(self.model, collect, current=True, output=output)
-        if self.bare:
-            self.bare, self._certificates = False, self._all(1.0)
+        if self.bare:  # nothing was compensated, so nothing is to be learnt of how long that lasts
+            self.bare = False
+            self._keep(residual)
         else:
             self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
@@ -180,8 +182,9 @@ class Basis:
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""
         if not self.compensator.rank_:  # nothing is compensated but by offsets, or nothing needs to be
-            self._certificates = self._all(1.0 if self.compensator.rank == 0 or self.bare else 0.0)
-            return self._certificates[0]
+            missed = 1.0 if self.compensator.rank == 0 or (self.bare and self._outside()) else 0.0
+            self._certificates = missed, [missed] * self.loader.count
+            return missed
         if network is None:
             random = self.held_out and unreset_parameter(self.model) is None
             network = random_network(self.model, 0, seed=self.seed) if random else self.model
@@ -196,15 +199,15 @@ class Basis:
         assert self._certificates is not None
         return self._certificates
 
-    def _all(self, missed: float) -> tuple[float, list[float]]:
-        """Return the certificates where every batch misses the same."""
-        return missed, [missed] * self.loader.count
+    def _keep(self, residual: Residual) -> float:
+        """Keep the certificates; return the one over all batches."""
+        residual.pool(self.loader.pooled)
+        self._certificates = residual.pooled(), residual.per_batch()
+        return self._certificates[0]
 
     def _take(self, residual: Residual) -> float:
         """Keep the certificates, and warn of a bad one."""
-        residual.pool(self.loader.pooled)
-        pooled = residual.pooled()
-        self._certificates = pooled, residual.per_batch()
+        pooled = self._keep(residual)
         if pooled > self.tolerance:
             warnings.warn(
                 f"The compensation misses {pooled:.0%} of the messages from outside the batches (tolerance "

@@ -62,7 +62,7 @@ def leading_features(graph: Graph, chain: Chain, width: int | None) -> Tensor:
         return graph.propagated(chain).to(dtype)
     sample = graph.propagated_rows(chain, torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS)))
     leading = directions(sample.to(dtype), width)
-    shape = len(x), width
+    shape = len(x), leading.size(1)  # a few nodes have fewer directions
     found = torch.empty(shape, dtype=dtype) if shelf is None else shelf.empty(shape, dtype)
     for place, rows in zip(torch.split(found, ROWS), torch.split(x, ROWS), strict=True):
         torch.mm(rows.to(dtype), leading, out=place)

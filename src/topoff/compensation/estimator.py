@@ -123,7 +123,7 @@ class Compensator:
         self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
         m = sum(block.size(1) for block in self.blocks_)
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
-        if self.estimator == "released":
+        if self.estimator == "released" and self.blocks_:
             self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
         received = torch.from_numpy(self._graph.incoming().degrees)
         self._weight = (received + 1).to(self._dtype).sqrt()

@@ -101,7 +101,7 @@ def gathered(structures: Sequence[Structure], rows: Tensor, *, shelf: Shelf | No
     if shelf is None or not shelf.is_away(rows):
         yield Group(range(len(structures)), structures, rows)
         return
-    most, first = shelf.room() // max(1, rows.size(1) * rows.element_size()), 0
+    most, first = shelf.room() // max(1, rows.size(1) * full_type(rows.dtype).itemsize), 0
     while first < len(structures):
         last, size = first + 1, _count(structures[first])
         while last < len(structures) and size + _count(structures[last]) <= most:

@@ -54,7 +54,7 @@ class TOP(Learner):
         anchors: nodes of a batch that the paper's estimators read.
         refresh: when to re-estimate from current embeddings: "auto", as often as it pays, "every=E" epochs or "never".
         offset: compensate only what has changed since the last refresh (default with "ridge" and a refresh).
-        late: leave the first estimate until the first epoch is over, in which weights move furthest.
+        late: with an offset, leave the first estimate until the first epoch is over: weights move furthest in it.
         regroup: merge parts into new batches every epoch.
         train_only: batch the training nodes alone; all others are halo.
         reach: batch the nodes within so many edges of a training node; all others are halo.

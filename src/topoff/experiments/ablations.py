@@ -44,6 +44,8 @@ def training(ablation: Ablation, value: Value, place: Source, scope: Scope) -> C
     """Return the training with a value; that of the default is the same cell in most ablations."""
     train = {"method": "top", "model": "gcn", "layers": LAYERS, "hidden": HIDDEN, "eval_every": 1, "seed": scope.seed}
     train |= {"epochs": QUICK_EPOCHS if scope.quick else EPOCHS, **ablation.common, **value.settings}
+    if train["method"] == "top":
+        train["late"] = False  # it would follow from other settings, and one is varied at a time
     return Cell("training", {**place.settings, "train": train}, weight=load_of(place, "gcn") / 2)
 
 

@@ -49,7 +49,7 @@ def measure(cells: Sequence[Cell], kept: Kept, *, tell: Tell, seconds: float = m
     """Measure every cell that has no result yet, one after the other, the light ones first, while there is time."""
     found = {cell.key: cell for cell in cells if not kept.has(cell)}
     wanted = sorted(found.values(), key=lambda cell: cell.weight)  # what is ended early has most of its cells
-    left, spent, done = sum(cell.weight for cell in wanted), 0.0, 0.0
+    left, spent, done, reached = sum(cell.weight for cell in wanted), 0.0, 0.0, 0
     for number, cell in enumerate(wanted):
         if spent >= seconds:
             break
@@ -58,8 +58,8 @@ def measure(cells: Sequence[Cell], kept: Kept, *, tell: Tell, seconds: float = m
         result = _apart(cell, kept.folder)
         took = time.perf_counter() - start
         kept.put(cell, result, seconds=took)
-        left, spent, done = left - cell.weight, spent + took, done + cell.weight
-    tell(len(wanted), len(wanted), "", 0.0)
+        left, spent, done, reached = left - cell.weight, spent + took, done + cell.weight, number + 1
+    tell(reached, len(wanted), "", 0.0)
 
 
 def _apart(cell: Cell, folder: Path) -> dict[str, Any]:

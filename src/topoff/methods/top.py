@@ -8,6 +8,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from topoff.compensation.top import TOP
+from topoff.machine.notices import notify
 
 
 class Top(TOP):
@@ -24,3 +25,9 @@ class Top(TOP):
 
     def __init__(self, model: nn.Module, data: Data, *, cache: bool = True, **settings: Any) -> None:
         super().__init__(model, data, cache=cache, **settings)
+
+    def freeze(self) -> None:
+        """Refresh nothing from now on; say where nothing was ever estimated."""
+        super().freeze()
+        if self._loader is not None and self.basis.bare and self.basis.loader.position.epoch == 0:
+            notify("training ended within its first epoch, in which nothing is compensated: --no-late compensates it")

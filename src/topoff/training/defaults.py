@@ -77,7 +77,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         take("rank", min(usual, most), why)
         take("refresh", "auto", "as often as it pays: by what is missing, and by the work of an epoch")
         long = config.seconds is not None or (config.epochs or EPOCHS) >= LONG
-        late = offset and long and (config.refresh or "auto") == "auto"
+        late = offset and long and (config.refresh or "auto") == "auto" and (config.inits or 1) == 1
         why = "weights move furthest in the first epoch" if late else "batches are compensated from the start"
         take("late", late, why)
     for name in USUAL:

@@ -208,8 +208,7 @@ class Training:
         progress.fidelity = fidelity_of(out.cpu() if nodes is None else out.cpu()[nodes], seen)
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         scores = self.task.score(out.cpu(), self.data.y, masks=masks)
-        self._keep_best(scores)
-        if last and self.ranks.size == 1 and progress.best == {"epoch": progress.current, **scores}:
+        if self._keep_best(scores) and last and self.ranks.size == 1:
             self.best_output = out.cpu()  # for the details: it is not computed again
         self.pace.evaluated(progress, may_refresh=may_refresh)
         seconds = time.perf_counter() - start
@@ -226,16 +225,17 @@ class Training:
         found = {"refreshed": refreshed, "fidelity": progress.fidelity, "certificate": certificate}
         return {name: None if math.isnan(value) else value for name, value in scores.items()} | found
 
-    def _keep_best(self, scores: dict[str, float]) -> None:
-        """Keep the weights at the best validation score; without validation nodes, the last ones."""
+    def _keep_best(self, scores: dict[str, float]) -> bool:
+        """Keep the weights at the best validation score, or without validation nodes the last ones; say whether so."""
         progress = self.progress
         before = None if progress.best is None else progress.best["val"]
         if math.isnan(scores["val"]) or self.task.better(scores["val"], before):
             progress.best, progress.waited = {"epoch": progress.current, **scores}, 0
             self.best_weights = copy.deepcopy(self.model.state_dict())
-            return
+            return True
         progress.waited += 1
         progress.stopped_early = bool(self.config.patience) and progress.waited >= self.config.patience
+        return False
 
     # ---- surviving
 

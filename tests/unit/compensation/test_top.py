@@ -21,11 +21,13 @@ import topoff.compensation.top
 import topoff.models.networks
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, NodeSets, predict
+from topoff.compensation.embeddings import leading_features
 from topoff.compensation.fidelity import gradient_memory
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
 from topoff.methods.cluster import Cluster
 from topoff.methods.drop import DropEmbeddings
+from topoff.methods.top import Top
 
 
 def small(**options: object) -> Data:
@@ -705,6 +707,43 @@ def test_norms_over_all_nodes_see_them_from_the_start() -> None:
     top.prepare()
     assert not top.basis.bare
     assert top.plan.moments
+
+
+@pytest.mark.parametrize("options", [{"refresh": "never"}, {"offset": False}], ids=str)
+def test_without_refresh_or_offset_nothing_is_late(options: dict[str, object]) -> None:
+    top = top_of(late=True, **options)
+    top.prepare()
+    assert not top.basis.bare
+
+
+def test_late_where_nothing_lies_outside_misses_nothing() -> None:
+    top = top_of(late=True, ratio=1.0)
+    assert (len(list(top)), top.basis.bare, top.certificate_) == (1, True, 0.0)
+    next(iter(top))
+    assert (top.basis.bare, top.certificate_) == (False, 0.0)
+
+
+def test_a_late_estimate_as_released() -> None:
+    top = top_of(late=True, estimator="released", offset=True)
+    list(top)
+    next(iter(top))
+    assert (top.basis.bare, top.compensator.rank_) == (False, 8)
+
+
+def test_a_training_that_ends_before_its_first_estimate_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    method = Top(gcn(), small(), ratio=0.25, rank=8, batches="random", late=True, cache=False)
+    next(iter(method.batches()))
+    with caplog.at_level("INFO", logger="topoff"):
+        method.freeze()
+    assert "training ended within its first epoch" in caplog.text
+
+
+def test_few_nodes_of_wide_features_have_fewer_directions_than_the_rank() -> None:
+    data = Data(x=torch.rand(12, 300), edge_index=torch.stack([torch.arange(12), torch.arange(12).roll(1)]))
+    graph = Graph(data)
+    found = leading_features(graph, (Operator(),), 16)
+    assert found.shape == (12, 12)
+    assert torch.allclose(torch.linalg.svdvals(found), torch.linalg.svdvals(graph.propagated((Operator(),))), atol=1e-4)
 
 
 def test_a_prepared_top_cannot_be_restored() -> None:

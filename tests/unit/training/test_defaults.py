@@ -206,6 +206,7 @@ def test_an_evaluation_is_called_a_refresh_only_where_it_is_one() -> None:
         ({"refresh": "every=5"}, False),
         ({"refresh": "never"}, False),
         ({"offset": False}, False),
+        ({"inits": 2}, False),  # a late estimate has the current weights alone
         ({"late": False}, False),
     ],
     ids=str,
