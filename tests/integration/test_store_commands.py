@@ -161,3 +161,19 @@ def test_a_disk_that_fills_up_during_a_conversion(graph: Path, tmp_path: Path) -
         assert "no space left" in ended.err
         assert len(ended.sentences) - ended.err.count(" ...\n") == 1
         assert os.listdir(machine.disk) == ["g.store"], file
+
+
+def test_a_store_by_part_is_trained_on_its_parts_and_predicts_by_the_old_ids(
+    command: Command, made: Path, tmp_path: Path
+) -> None:
+    done = command("convert", made, tmp_path / "p.store", "--by-part", "--json")
+    assert done.json["edges"] == open_store(made).header.edges
+    trained = command("train", tmp_path / "p.store", *SHORT[:6], "--ratio", 0.5, "--out", tmp_path / "run")
+    assert trained.code == 0
+    assert "chosen: batches = stored (the nodes of the store lie by part)" in trained.err
+    command("predict", tmp_path / "run", "--out", tmp_path / "p.csv")
+    ids = [int(line.partition(",")[0]) for line in (tmp_path / "p.csv").read_text().splitlines()[1:]]
+    assert ids == open_store(tmp_path / "p.store").array("node_ids").tolist()
+    assert sorted(ids) == list(range(400))
+    refused = command("convert", made, tmp_path / "tables", "--format", "csv", "--by-part", code=2)
+    assert "no --by-part without a store" in refused.err

@@ -9,7 +9,10 @@ from torch import nn
 
 import topoff
 from topoff import TOP
+from topoff.batching.node_sets import NodeSets
+from topoff.data.by_part import write_by_part
 from topoff.data.generate import generate
+from topoff.data.pieces import data_pieces
 from topoff.data.recipe import Recipe
 from topoff.models.by_name import make_model
 
@@ -69,3 +72,21 @@ def test_prediction_from_a_store(model: str, store: Path, tmp_path: Path, monkey
         outputs.append(topoff.predict(network, data, ratio=0.2, memory=memory))
     assert torch.equal(outputs[0], outputs[1])
     assert torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_nodes_that_lie_by_part_have_the_outputs_of_the_same_nodes_elsewhere(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Order the nodes of a store by part: the outputs are those of the old order, up to the order of sums."""
+    monkeypatch.setenv("TOPOFF_CACHE", str(tmp_path / "cache"))
+    generate(RECIPE, tmp_path / "plain", seed=1, dtype="float64")
+    plain = topoff.load(tmp_path / "plain", in_memory=False)
+    parts = NodeSets(method="metis", ratio=0.25, parts=12).fit(plain).parts_
+    assert parts is not None
+    write_by_part(tmp_path / "ordered", data_pieces(plain), lambda store: parts.numpy())
+    ordered = topoff.load(tmp_path / "ordered", in_memory=False)
+    network = make_model(model, in_channels=9, out_channels=4, hidden=8, layers=3).double()
+    wanted = topoff.predict(network, plain)
+    came = topoff.predict(network, ordered, batches="stored")
+    torch.testing.assert_close(came, wanted[torch.tensor(ordered.names.ids.to_pylist())], rtol=1e-10, atol=1e-12)

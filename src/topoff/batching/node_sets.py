@@ -22,6 +22,7 @@ from torch import Tensor
 from topoff.batching.partition import Announce, check_method, check_seed, partition
 from topoff.batching.pattern import Floats, Ints
 from topoff.batching.ratio import count_batches, near_training
+from topoff.batching.stored import STORED, brought
 from topoff.machine.cache import cache_dir
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class NodeSets:
     part. Without parts (method "random"), sizes differ by at most 1.
 
     Attributes:
-        method: "kaminpar", "metis", "ldg" (in little memory) or "random".
+        method: "kaminpar", "metis", "ldg" (in little memory) or "random"; "stored" for the parts that a graph brings
+            along, in `data.names.parts`, since its nodes lie by part.
         ratio: fraction of the nodes in a batch, in (0, 1].
         parts: number of parts that are merged. None: `max(batches, min(max(3000, 4 * batches), n // 50))` parts;
             with method "random", none at all: each batch is a piece of a random permutation.
@@ -94,7 +96,8 @@ class NodeSets:
         Raises:
             ValueError: a parameter is out of range, or `data` lacks edges or training nodes.
         """
-        check_method(self.method)
+        if self.method != STORED:
+            check_method(self.method)
         check_seed(self.seed)
         if self.reach is not None and self.train_only:
             raise ValueError(f"Expected 'reach' or train_only (got both, reach={self.reach}); leave one of them out.")
@@ -157,6 +160,10 @@ class NodeSets:
     def _fitted(self, data: Data, nodes: Ints, *, progress: Announce | None, cache: bool) -> Tensor:
         """Return the part of every node: from the partitioner or the cache, split so that no batch is empty."""
         num_nodes = int(data.num_nodes)
+        if self.method == STORED:
+            parts = brought(data, asked=self.parts)
+            most = max(int(parts.max()) + 1, len(self))
+            return torch.from_numpy(_split_until(parts, nodes, parts=most, wanted=len(self)))
         count = self._number_of_parts(num_nodes)
         if count is None:
             return torch.arange(num_nodes)
@@ -177,13 +184,22 @@ class NodeSets:
         if self.parts is None:
             if self.method == "random":
                 return None
-            return max(len(self), min(max(DEFAULT_PARTS, 4 * len(self)), num_nodes // NODES_PER_PART))
+            return usual_parts(num_nodes, batches=len(self))
         if not len(self) <= self.parts <= num_nodes:
             raise ValueError(
                 f"Expected 'parts' to be between the number of batches, {len(self)}, and the number of nodes, "
                 f"{num_nodes} (got {self.parts}); leave it out for a sensible default, or change 'ratio'."
             )
         return self.parts
+
+
+def usual_parts(num_nodes: int, *, batches: int = 1) -> int:
+    """Return how many parts are merged into some batches, unless the user says.
+
+    >>> usual_parts(117_791, batches=40)
+    2355
+    """
+    return max(batches, min(max(DEFAULT_PARTS, 4 * batches), num_nodes // NODES_PER_PART))
 
 
 def _training_nodes(data: Data) -> Ints:

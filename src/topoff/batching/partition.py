@@ -23,6 +23,7 @@ from topoff.batching.pairs import Pairs, sorted_pairs
 from topoff.batching.pattern import Floats, Ints
 from topoff.batching.streaming import stream
 from topoff.machine.cache import Arrays, cached, content_hash
+from topoff.machine.memory import free_memory, readable
 
 Announce = Callable[[str], None]  # told in one line what comes next
 
@@ -37,6 +38,7 @@ REVISION = "1"  # of `partition` itself: raise it with a change that gives other
 CHUNK = 2**22  # edges that are looked at, or written, together
 LARGE = 2**26  # edges beyond which LDG reads those of a directed graph as they are
 BYTES_PER_EDGE, BYTES_PER_NODE = 12, 32  # that KaMinPar takes (2.4M nodes, 120M directed edges: 1.3 GB)
+FITS = 0.5  # of the free memory may go to a partitioner
 TOTAL_WEIGHT = 2**30  # METIS adds edge weights in its index type, which may have 32 bits
 
 
@@ -149,6 +151,14 @@ def memory_needed(edges: int, num_nodes: int) -> int:
     15
     """
     return BYTES_PER_EDGE * edges + BYTES_PER_NODE * num_nodes
+
+
+def affordable(edges: int, num_nodes: int) -> tuple[str, str]:
+    """Return the best partitioner that there is memory for, and why it is the one."""
+    need, free = memory_needed(edges, num_nodes), free_memory()
+    if free is None or need <= FITS * free:
+        return "kaminpar", "clusters keep most messages inside a batch"
+    return "ldg", f"clusters in little memory: KaMinPar takes about {readable(need)}, and {readable(free)} are free"
 
 
 def check_method(method: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +18,9 @@ from topoff.machine.files import replacing
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+    from topoff.data.array_file import Array
     from topoff.data.edge_sort import Tidy
+    from topoff.data.store import Store
 
 EXAMPLES = """Examples:
 
@@ -24,7 +28,7 @@ EXAMPLES = """Examples:
 
   topoff convert graph.npz graph/ --format csv
 
-  topoff convert ogbn_products/ products.store --undirected --dtype float16"""
+  topoff convert ogbn_products/ products.store --undirected --dtype float16 --by-part"""
 
 
 def convert(
@@ -45,6 +49,14 @@ def convert(
     dtype: Annotated[
         str | None, typer.Option(help="Type of a store's features: float32, float16 or float64. [default: as they are]")
     ] = None,
+    by_part: Annotated[
+        bool,
+        typer.Option(
+            "--by-part",
+            help="Partition a store, and order its nodes by part: batches are then read in ranges, and training takes "
+            "the parts as they are. Nodes keep their ids.",
+        ),
+    ] = False,
     undirected: Annotated[
         bool,
         typer.Option(
@@ -82,8 +94,20 @@ def convert(
 
         given = {"root": root, "trust": trust, "split": split, "seed": seed}
         tidy = Tidy(undirected=undirected, self_loops=not remove_self_loops, duplicates=not remove_duplicates)
-        _write_store(dataset, out, given, tidy=tidy, dtype=dtype, overwrite=overwrite, as_json=as_json, quiet=quiet)
+        _write_store(
+            dataset,
+            out,
+            given,
+            tidy=tidy,
+            dtype=dtype,
+            by_part=by_part,
+            overwrite=overwrite,
+            as_json=as_json,
+            quiet=quiet,
+        )
         return
+    if by_part:
+        raise ValueError("Expected no --by-part without a store (got it); leave it out, or add --format store.")
     if dtype is not None:
         raise ValueError(f"Expected no --dtype without a store (got '{dtype}'); leave it out, or add --format store.")
     with working("loading", quiet=quiet) as status:
@@ -123,12 +147,14 @@ def _write_store(
     *,
     tidy: Tidy,
     dtype: str | None,
+    by_part: bool,
     overwrite: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Write a store, piece by piece."""
     from topoff.cli.progress import telling
+    from topoff.data.by_part import write_by_part
     from topoff.data.pieces import pieces_of
     from topoff.data.places import refuse_source
     from topoff.data.store_write import write_store
@@ -137,11 +163,30 @@ def _write_store(
     path = check_place(out, overwrite=overwrite)
     with telling(quiet=quiet) as tell:
         tell("loading", 0.0)
-        store = write_store(path, pieces_of(dataset, **given), dtype=dtype, tidy=tidy, progress=tell)
+        settings: dict[str, Any] = {"dtype": dtype, "tidy": tidy, "progress": tell}
+        pieces = pieces_of(dataset, **given)
+        if by_part:
+            store = write_by_part(path, pieces, functools.partial(_parts, tell=tell), **settings)
+        else:
+            store = write_store(path, pieces, **settings)
     header = store.header
     sizes = {"nodes": header.nodes, "edges": header.edges, "edges_before": header.statistics["came"]}
     about = {"out": str(path), "format": "store", **sizes, "features": header.features}
     _tell({**about, "dtype": header.dtype, "bytes": store.bytes}, as_json=as_json)
+
+
+def _parts(store: Store, *, tell: Callable[[str, float], object]) -> Array:
+    """Return the part of every node, (n,), as training would find it."""
+    from topoff.batching.node_sets import usual_parts
+    from topoff.batching.partition import affordable, partition
+
+    header = store.header
+    tell("partitioning", 0.0)
+    weight = store.tensor("edge_weight") if "edge_weight" in header.arrays else None
+    method, _ = affordable(header.edges, header.nodes)
+    count = usual_parts(header.nodes)
+    found = partition(store.tensor("edge_index"), header.nodes, parts=count, method=method, edge_weight=weight)
+    return found.numpy()
 
 
 def _warn_of_stand_in(data: Data) -> None:

@@ -49,7 +49,7 @@ def usual_rank(batches: str, *, offset: bool, few: bool = False) -> int:
     >>> usual_rank("kaminpar", offset=True), usual_rank("kaminpar", offset=False), usual_rank("random", offset=True)
     (16, 64, 64)
     """
-    return LITTLE if offset and batches in ("kaminpar", "metis", "ldg") and not few else MUCH
+    return LITTLE if offset and batches in ("kaminpar", "metis", "ldg", "stored") and not few else MUCH
 
 
 def has_offset(*, offset: bool | None, estimator: str, refresh: str) -> bool:

@@ -44,9 +44,9 @@ class TOP(Learner):
         ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
             default 16 for batches of clusters with an offset, else, and with train_only, 64.
-        batches: "kaminpar", "metis", "ldg" or "random"; a sampler whose sets overlap, "saint-node", "saint-edge",
-            "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and sum them); or
-            `NodeSets` or `SampledSets` of your own.
+        batches: "kaminpar", "metis", "ldg", "random" or "stored" (see `NodeSets`); a sampler whose sets overlap,
+            "saint-node", "saint-edge", "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and
+            sum them); or `NodeSets` or `SampledSets` of your own.
         parts: clusters that are merged into batches.
         estimator: "ridge" (default), "paper" or "released"; see `Compensator`.
         inits: networks behind the first basis: the current weights and random ones (1 with a refresh, else 2).

@@ -10,5 +10,5 @@ CARRIED = (  # by batches, besides the graph's own attributes: see ARCHITECTURE.
 )
 STORE = "store.json"  # the header of a folder of memory-mapped arrays: see data/store
 STORED = ("edge_index", "indptr", "x")  # arrays that every store has
-OPTIONAL = ("y", "split", "edge_weight", "node_ids")  # and those that it may have
+OPTIONAL = ("y", "split", "edge_weight", "node_ids", "part")  # and those that it may have
 STORE_FILES = (STORE, *(f"{name}.npy" for name in (*STORED, *OPTIONAL)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from topoff.data.array_file import Array
 from topoff.data.store import Store
 
 
@@ -25,6 +26,11 @@ class Names:
     folder: Path | None = field(default=None, compare=False)  # of the tables
     store: Store | None = field(default=None, compare=False)  # that the graph was loaded from: see `store.stored`
     stand_in: str | None = None  # what a generated graph stands in for; None for data of the world
+
+    @property
+    def parts(self) -> Array | None:
+        """The part of every node, (n,), of a store whose nodes lie by part; else None."""
+        return self.store.array("part") if self.store is not None and "part" in self.store.header.arrays else None
 
     def __repr__(self) -> str:
         counts = {"node ids": self.node_ids, "classes": self.class_names, "notes": self.notes}

@@ -5,7 +5,7 @@
 | .npz, with a dense x | x, edge_index, edge_weight | labels, split, names |
 | .npz of another layout, PyG datasets | - | all |
 | csv, parquet | edges | nodes: how a column becomes features depends on all of its values |
-| OGB's raw folder, large published graphs | edges, features | labels, split |
+| OGB's raw folder, large published graphs, stores | edges, features | labels, split |
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pieces_of(
     if members is not None:
         with within(source):
             return _npz_pieces(members, graph_file(found.path), split=split, seed=seed)
-    whole = found.name not in RAW  # those become a store first, which is mapped
+    whole = found.name not in RAW and not found.store  # those become a store first; a store is mapped
     return data_pieces(load(source, root=root, split=split, seed=seed, trust=trust, in_memory=whole))
 
 

@@ -2,8 +2,9 @@
 
 `store.json` says what there is; beside it lie `edge_index.npy` (2, E), by target, then source; `indptr.npy` (n + 1,),
 where the edges of each target begin; `x.npy` (n, F); and, where there are labels, `y.npy` and `split.npy` (n,): 0
-train, 1 validation, 2 test, -1 none. `edge_weight.npy` and `node_ids.npy` may be there. A store is checked once, when
-it is written: opening one compares names, sizes and shapes, and `verify` the checksums of all that lies in it.
+train, 1 validation, 2 test, -1 none. `edge_weight.npy`, `node_ids.npy` and, where nodes lie by part, `part.npy` may be
+there. A store is checked once, when it is written: opening one compares names, sizes and shapes, and `verify` the
+checksums of all that lies in it.
 """
 
 from __future__ import annotations
@@ -178,8 +179,10 @@ def _check_arrays(header: Header) -> None:
         "split": (header.nodes,),
         "edge_weight": (header.edges,),
         "node_ids": (header.nodes,),
+        "part": (header.nodes,),
     }
-    kinds = {"edge_index": "i", "indptr": "i", "x": "f", "y": "if", "split": "i", "edge_weight": "f", "node_ids": "iuU"}
+    kinds = {"edge_index": "i", "indptr": "i", "x": "f", "y": "if", "split": "i", "edge_weight": "f"}
+    kinds |= {"node_ids": "iuU", "part": "i"}
     for name in (*STORED, *(shapes.keys() - set(STORED))):
         if name not in (*STORED, *OPTIONAL) or name not in shapes:
             raise KeyError(name)

@@ -52,6 +52,7 @@ class Pieces:
     split: Array | None = None  # (n,) 0 train, 1 validation, 2 test, -1 none
     weights: str | None = None  # the type of the edges' weights, if they have any
     node_ids: Array | None = None  # (n,)
+    part: Array | None = None  # (n,) ascending, where nodes lie by part
     names: Mapping[str, Any] = field(default_factory=dict)  # class_names, encoding, notes
     stand_in: Mapping[str, Any] | None = None
 
@@ -73,25 +74,34 @@ def write_store(
         ValueError: the graph is none.
         OSError: the disk is full, or something else cannot be written; then nothing is left.
     """
+    with drafting(path) as draft:
+        write_draft(draft, pieces, dtype=dtype, tidy=tidy, progress=progress)
+    return open_store(path)
+
+
+def write_draft(
+    folder: Path, pieces: Pieces, *, dtype: str | None, tidy: Tidy | None, progress: Progress | None
+) -> Store:
+    """Write a graph to a folder that is not there yet, check it, and return it opened."""
     if dtype is not None and dtype not in TYPES:
         refuse(f"the type of the features to be {', '.join(TYPES)}", f"'{dtype}'", "choose one of them")
-    with drafting(path) as draft:
-        draft.mkdir()
-        tell = progress or (lambda what, share: None)
-        edges = _write_edges(pieces, draft, tidy=tidy, tell=tell)
-        x = (_narrowed(rows, dtype) for rows in _told(pieces.x, tell, "writing features", pieces.nodes))
-        arrays = edges.arrays | {"x": _write_rows(x, draft / "x.npy")}
-        if pieces.y is not None:
-            arrays["y"] = _write_rows(map(_labels, pieces.y), draft / "y.npy")
-        if pieces.split is not None:
-            arrays["split"] = _write_rows([pieces.split.astype(np.int8)], draft / "split.npy")
-        if pieces.node_ids is not None:
-            arrays["node_ids"] = _write_rows([pieces.node_ids], draft / "node_ids.npy")
-        header = _header(pieces, edges, arrays, task=_task(draft, arrays, pieces.names.get("class_names")))
-        tell("checking", 0.0)
-        data = mapped_data(write_header(draft, header))
-        _ = check_graph(data) if pieces.y is None else check(data)
-    return open_store(path)
+    folder.mkdir()
+    tell = progress or (lambda what, share: None)
+    edges = _write_edges(pieces, folder, tidy=tidy, tell=tell)
+    x = (_narrowed(rows, dtype) for rows in _told(pieces.x, tell, "writing features", pieces.nodes))
+    arrays = edges.arrays | {"x": _write_rows(x, folder / "x.npy")}
+    if pieces.y is not None:
+        arrays["y"] = _write_rows(map(_labels, pieces.y), folder / "y.npy")
+    kinds = {"split": np.int8, "part": np.int32, "node_ids": None}
+    for name, kind in kinds.items():
+        if (found := getattr(pieces, name)) is not None:
+            arrays[name] = _write_rows([found if kind is None else found.astype(kind)], folder / f"{name}.npy")
+    header = _header(pieces, edges, arrays, task=_task(folder, arrays, pieces.names.get("class_names")))
+    tell("checking", 0.0)
+    store = write_header(folder, header)
+    data = mapped_data(store)
+    _ = check_graph(data) if pieces.y is None else check(data)
+    return store
 
 
 def _write_edges(pieces: Pieces, folder: Path, *, tidy: Tidy | None, tell: Progress) -> SortedEdges:

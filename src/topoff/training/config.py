@@ -35,7 +35,7 @@ Positive = Annotated[int, Ge(1), Lt(2**32)]
 Repeated = Annotated[int, Ge(1), Le(10_000)]  # what is done one after the other
 Size = Annotated[float, Ge(0), Lt(math.inf)]
 Rate = Annotated[float, Ge(0), Lt(1)]
-PARTITIONS = ("kaminpar", "metis", "ldg", "random")  # batches that hold every node once
+PARTITIONS = ("kaminpar", "metis", "ldg", "stored", "random")  # batches that hold every node once
 COMPENSATED = ("top", "drop", "drop-ax")  # methods that take any node sets
 JOINT = ("method", "batches")  # settings that are right or wrong together
 LENGTHS = ("epochs", "seconds")  # a run has one of them
@@ -44,6 +44,10 @@ MethodName = Literal[  # the keys of methods.METHODS, which would import torch
     "top", "full", "cluster", "drop", "drop-ax", "saint-node", "saint-edge", "saint-walk", "gas", "ns", "labor",
     "labor-star", "shadow", "shadow-ppr", "ibmb", "ibmb-batch", "sgc", "sign", "lmc", "graphfm-ob", "graphfm-ib",
     "vrgcn", "fastgcn", "ladies", "adapt",
+]  # fmt: skip
+
+BatchesName = Literal[
+    "kaminpar", "metis", "ldg", "stored", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb",
 ]  # fmt: skip
 
 
@@ -65,9 +69,8 @@ class Config:
 
     method: Annotated[MethodName, "How batches are made and run."] = "top"
     batches: Annotated[
-        Literal["kaminpar", "metis", "ldg", "random", "saint-node", "saint-edge", "saint-walk", "shadow", "ibmb"]
-        | None,
-        "How nodes are batched; the sets of the last five overlap (top only).",
+        BatchesName | None,
+        "How nodes are batched, stored: by the parts of a store; the sets of the last five overlap (top only).",
     ] = None
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
     parts: Annotated[Positive | None, "Number of clusters to merge into batches."] = None

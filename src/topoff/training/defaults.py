@@ -19,10 +19,10 @@ from typing import Any
 from torch_geometric.data import Data
 
 from topoff.batching.overlapping_sets import SAMPLERS
-from topoff.batching.partition import memory_needed
+from topoff.batching.partition import affordable
 from topoff.batching.ratio import WHOLE, near_training, usual_ratio
+from topoff.batching.stored import STORED, stored_parts
 from topoff.compensation.estimator import LITTLE, has_offset, usual_rank
-from topoff.machine.memory import free_memory, readable
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import EPOCHS, FIELDS, Config
@@ -30,7 +30,6 @@ from topoff.training.config import EPOCHS, FIELDS, Config
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 LONG = 10  # epochs of a run whose first estimate may wait for one of them
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
-FITS = 0.5  # of the free memory may go to a partitioner
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
 USUAL = ("regroup", "fanout", "mix")  # settings for which every method has its own default
@@ -57,7 +56,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
     read = METHODS[config.method].settings
     if "ratio" in read:
         if "batches" in read and data.edge_index.size(1):
-            take("batches", *_clusters(data.edge_index.size(1), nodes))
+            take("batches", *_clusters(config, data))
         elif "batches" in read:
             take("batches", "random", "no edges, nothing to cluster")
         reach, batched = _reach(config, data)
@@ -91,12 +90,11 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
 
 
-def _clusters(edges: int, nodes: int) -> tuple[str, str]:
-    """Choose the partitioner: the best one, as long as there is memory for it."""
-    need, free = memory_needed(edges, nodes), free_memory()
-    if free is None or need <= FITS * free:
-        return "kaminpar", "clusters keep most messages inside a batch"
-    return "ldg", f"clusters in little memory: KaMinPar takes about {readable(need)}, and {readable(free)} are free"
+def _clusters(config: Config, data: Data) -> tuple[str, str]:
+    """Choose where clusters come from: from the graph, where its nodes lie by part and no other number is wanted."""
+    if stored_parts(data) is not None and config.parts is None:
+        return STORED, "the nodes of the store lie by part"
+    return affordable(data.edge_index.size(1), int(data.num_nodes or 0))
 
 
 def _reach(config: Config, data: Data) -> tuple[int | None, int]:

@@ -244,7 +244,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("method", ["cluster", "gas", "lmc"])
 def test_sets_that_overlap_are_for_compensated_methods(method: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"batches to be kaminpar, metis, ldg or random for method {method} \(got 'shadow'\)"
+        ValueError, match=rf"batches to be kaminpar, metis, ldg, stored or random for method {method} \(got 'shadow'\)"
     ):
         make_config({"dataset": "x", "method": method, "batches": "shadow"})
     assert make_config({"dataset": "x", "method": "top", "batches": "shadow"}).batches == "shadow"

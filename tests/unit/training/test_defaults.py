@@ -29,7 +29,7 @@ def chosen(nodes: int, *, edges: int = 10, **settings: object) -> tuple[Config, 
 
 def test_clusters_in_little_memory_where_there_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(5_000)[0].batches == "kaminpar"
-    monkeypatch.setattr("topoff.training.defaults.free_memory", lambda: 100_000)
+    monkeypatch.setattr("topoff.batching.partition.free_memory", lambda: 100_000)
     result, choices = chosen(5_000)
     assert result.batches == "ldg"
     assert choices["batches"].why == "clusters in little memory: KaMinPar takes about 156 KiB, and 98 KiB are free"
