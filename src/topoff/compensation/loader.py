@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from topoff.compensation.certificate import Residual
 from topoff.compensation.estimator import Compensator
 from topoff.compensation.factors import Compensation, ways_of
 from topoff.compensation.sight import Sight
+from topoff.forward.away import bring, put_away
 from topoff.forward.call import Progress
 from topoff.forward.plan import Plan
 from topoff.forward.share import Share, read_by
@@ -83,7 +85,11 @@ class Loader:
         self.position.begin_epoch()
         batches, ranks = self.batches(), self.ranks
         order = np.random.default_rng([self.seed, self.position.epoch, 1]).permutation(self.count).tolist()
-        for number in self.position.walk(in_steps(order, self.accumulate), first=ranks.rank, stride=ranks.size):
+        steps = in_steps(order, self.accumulate)
+        after = dict(pairwise(steps[ranks.rank :: ranks.size]))
+        for number in self.position.walk(steps, first=ranks.rank, stride=ranks.size):
+            if self.graph.shelf is not None and after.get(number, NOBODY) != NOBODY:
+                bring(batches[after[number] // ranks.size])
             batch = None if number == NOBODY else batches[number // ranks.size]
             if batch is not None and ("train_mask" not in batch or bool(batch.train_mask.any())):
                 yield batch
@@ -96,7 +102,7 @@ class Loader:
         if self.cut_for != epoch:
             sets = self.sets.of(epoch)
             own = sets[self.ranks.rank :: self.ranks.size]
-            self._batches, self.count = [cut_batch(self.graph, self.plan, nodes) for nodes in own], len(sets)
+            self._batches, self.count = [self._cut(nodes) for nodes in own], len(sets)
             if isinstance(self.sets, SampledSets):
                 self._weigh_losses(sets)
             self.cut_for = epoch
@@ -104,20 +110,32 @@ class Loader:
                 self.compensate()
         return self._batches
 
+    def _cut(self, nodes: Tensor) -> Data:
+        """Cut a batch; where memory is short, it lies on disk."""
+        batch = cut_batch(self.graph, self.plan, nodes)
+        if self.graph.shelf is not None:
+            put_away(batch, self.graph.shelf)
+        return batch
+
     def compensate(self, exact: dict[str, Tensor] | None = None) -> None:
         """Estimate the compensation of every batch at hand anew, after a refit of the compensator.
 
         `exact` are the embeddings (n, d) by place that offsets are made of; they are let go, unless batches change.
         """
-        self._exact = self._exact if exact is None else exact
+        self._exact, shelf = self._exact if exact is None else exact, self.graph.shelf
         for done, batch in enumerate(self._batches):
             self.tell("compensating batches", done, len(self._batches))
             batch.compensation = None if self.compensator is None else self.compensator.of(batch.supplement.structure)
+            if batch.compensation is not None and shelf is not None:
+                batch.compensation = batch.compensation.changed(shelf.keep)
         for place in list(self._exact):
             rows, ways = self._exact[place], ways_of(place, self.plan)
             sight = None if self.compensator is None else self.compensator.sight
             for batch in self._batches:
                 batch.compensation.add_offsets(batch.supplement.structure, ways, place, exact=rows, sight=sight)
+                if shelf is not None:
+                    offsets = batch.compensation.offsets
+                    offsets |= {(place, way): shelf.keep(offsets[place, way]) for way in ways}
             if not self.sets.regroup:
                 del self._exact[place]
         self.tell("compensating batches", len(self._batches), len(self._batches))

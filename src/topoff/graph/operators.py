@@ -9,6 +9,7 @@ tensor([[0., 2.],
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -36,6 +37,9 @@ class Operator:
         return self.norm != "none" or self.weight is not None
 
 
+Change = Callable[[Any], Any]  # of a tensor, or of PyG's `Data`, to another
+
+
 @dataclass(frozen=True, repr=False)
 class Movable:
     """Let a record of tensors, and of records and dicts of them, move to a device as a whole (PyG's `Data.to`)."""
@@ -46,15 +50,22 @@ class Movable:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """Return the record on a device."""
-        return replace(self, **{name: _moved(value, device) for name, value in vars(self).items()})
+        return self.changed(lambda value: value.to(device))
+
+    def changed(self, change: Change) -> Self:
+        """Return the record with other tensors in the place of its own; what PyG's `Data` holds is changed in place."""
+        return replace(self, **{name: with_changed(value, change) for name, value in vars(self).items()})
 
 
-def _moved(value: Any, device: torch.device | str) -> Any:
+def with_changed(value: Any, change: Change) -> Any:
+    """Return a value of a record with its tensors changed, those of records and dicts in it, too."""
     if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
+        return {key: with_changed(item, change) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(_moved(item, device) for item in value)
-    return value.to(device) if hasattr(value, "to") else value
+        return tuple(with_changed(item, change) for item in value)
+    if isinstance(value, Movable):
+        return value.changed(change)
+    return change(value) if hasattr(value, "to") else value
 
 
 @dataclass(frozen=True, repr=False)

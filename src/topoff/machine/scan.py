@@ -63,6 +63,11 @@ def _pitch(whole: Tensor) -> int:
     return whole.stride(0) * whole.element_size() if whole.dim() else 0
 
 
+def ahead(rows: Tensor) -> None:
+    """Let the system read a tensor that lies on disk in the background, since it is wanted soon."""
+    _advise(rows.data_ptr(), rows.nbytes)
+
+
 def _advise(address: int, length: int) -> None:
     """Tell the system that some memory is read soon; of memory that no file backs, it does nothing."""
     advise = _madvise()

@@ -30,6 +30,7 @@ from topoff.machine.cache import cache_dir
 from topoff.machine.memory import free_memory, readable, trim
 
 READ = 0.55  # of the free memory may be read into it for a while; the rest is for the pages of what is written
+SEGMENT, ALIGNED = 2**26, 64  # bytes of a file of kept tensors, and of the steps in which they lie there
 WORDS = {torch.bfloat16: torch.int16}  # types that numpy does not know, by one of the same size
 
 
@@ -45,6 +46,7 @@ class Shelf:
     def __init__(self, limit: int, *, block: int | None = None, folder: Path | None = None) -> None:
         self.limit, self.block, self.folder = limit, limit if block is None else block, folder
         self._maps: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by address
+        self._segment, self._free = np.empty(0, dtype=np.uint8), 0  # the file that tensors are kept in, and its room
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a matrix to be filled.
@@ -60,6 +62,23 @@ class Shelf:
         rows = torch.from_numpy(words).view(dtype).view(shape)
         self._maps[rows.data_ptr()] = mapping
         return rows
+
+    def keep(self, rows: Tensor) -> Tensor:
+        """Return a copy on disk of a tensor that is not changed any more; many of them lie in one file, in turn.
+
+        The file goes with the last tensor in it. What is smaller than a page, or lies in memory in another order than
+        that of its rows, stays there.
+        """
+        if rows.nbytes < mmap.PAGESIZE or not rows.is_contiguous():
+            return rows
+        if self._free < rows.nbytes:
+            self._free = max(SEGMENT, rows.nbytes)
+            self._segment = np.frombuffer(self._mapped(self._free), dtype=np.uint8)
+        start = len(self._segment) - self._free
+        self._free -= -(-rows.nbytes // ALIGNED) * ALIGNED
+        place = self._segment[start : start + rows.nbytes]
+        place[:] = rows.reshape(-1).view(torch.uint8).numpy()  # before there is a tensor that would count as changed
+        return torch.from_numpy(place).view(rows.dtype).view(rows.shape)
 
     def put_away(self, rows: Tensor) -> None:
         """Let the pages of a matrix on disk leave memory, once they are written; of one in memory, nothing happens.

@@ -83,3 +83,28 @@ def test_room_is_what_may_be_read_and_what_is_free(folder: Path, monkeypatch: py
     for free, room in ((None, 100), (1000, 100), (60, 33)):
         monkeypatch.setattr("topoff.machine.shelf.free_memory", lambda free=free: free)
         assert shelf.room() == room
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_many_tensors_are_kept_in_one_file_that_goes_with_the_last(dtype: torch.dtype, folder: Path):
+    shelf = Shelf(0, folder=folder)
+    given = [torch.randint(2, (5000 + number, 3)).to(dtype) for number in range(3)]
+    kept = [shelf.keep(tensor) for tensor in given]
+    assert all(torch.equal(one, other) for one, other in zip(given, kept, strict=True))
+    assert [tensor.data_ptr() % 64 for tensor in kept] == [0, 0, 0]
+    assert len({tensor.data_ptr() for tensor in (*given, *kept)}) == 6
+    assert mapped()
+    assert not list(folder.iterdir())
+    small, turned = torch.ones(3), torch.ones(3000, 2).t()
+    assert shelf.keep(small) is small
+    assert shelf.keep(turned) is turned
+    del kept, shelf
+    gc.collect()
+    assert not mapped()
+
+
+def test_a_tensor_that_is_larger_than_a_file_has_one_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("topoff.machine.shelf.SEGMENT", 2**14)
+    shelf = Shelf(0, folder=folder)
+    given = [torch.rand(size) for size in (2**11, 2**13, 2**11, 2**12)]
+    assert all(torch.equal(shelf.keep(tensor), tensor) for tensor in given)
