@@ -52,7 +52,7 @@ def main() -> None:
         "result": {key: result.get(key) for key in KEPT},
     }
     print(json.dumps(record, indent=1))
-    place = ROOT / "docs" / "results" / "scale.d" / f"cgroup-{given.nodes}.json"
+    place = ROOT / "docs" / "results" / "scale.d" / f"cgroup-{given.nodes}{'-all' if given.all else ''}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(record, indent=1) + "\n")
     if found["returncode"]:
@@ -77,13 +77,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batches", default=None, help="left out: chosen by the memory that is free")
+    parser.add_argument("--all", action="store_true", help="batch all nodes, not the training nodes alone")
     parser.add_argument("--resume", action="store_true")
     return parser.parse_args()
 
 
 def train_flags(given: argparse.Namespace) -> list[str]:
     """Return the flags of `topoff train`."""
-    flags = ["--model", given.model, "--layers", str(given.layers), "--hidden", str(given.hidden), "--train-only"]
+    flags = ["--model", given.model, "--layers", str(given.layers), "--hidden", str(given.hidden)]
+    flags += ["--reach", str(given.nodes)] if given.all else ["--train-only"]  # no node is further away
     flags += ["--epochs", str(given.epochs), "--eval-every", str(given.epochs), "--dropout", "0"]
     return [*flags, *(["--batches", given.batches] if given.batches else []), "--json"]
 
