@@ -175,5 +175,16 @@ def test_a_store_by_part_is_trained_on_its_parts_and_predicts_by_the_old_ids(
     ids = [int(line.partition(",")[0]) for line in (tmp_path / "p.csv").read_text().splitlines()[1:]]
     assert ids == open_store(tmp_path / "p.store").array("node_ids").tolist()
     assert sorted(ids) == list(range(400))
+    command("predict", tmp_path / "run", "--data", made, "--out", tmp_path / "o.csv")  # which brings no parts along
+    command("evaluate", tmp_path / "run", "--data", made)
     refused = command("convert", made, tmp_path / "tables", "--format", "csv", "--by-part", code=2)
     assert "no --by-part without a store" in refused.err
+
+
+def test_a_damaged_store_is_not_converted(command: Command, made: Path, tmp_path: Path) -> None:
+    content = bytearray((made / "x.npy").read_bytes())
+    content[-3] ^= 1
+    (made / "x.npy").write_bytes(content)
+    done = command("convert", made, tmp_path / "again.store", code=2)
+    assert "to have the checksum" in done.err
+    assert not (tmp_path / "again.store").exists()

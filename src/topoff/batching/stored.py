@@ -23,9 +23,9 @@ STORED = "stored"  # the method of node sets that take such parts
 
 
 def stored_parts(data: Data) -> Ints | None:
-    """Return the part of every node, (n,), where the graph brings it along; else None."""
+    """Return the part of every node, (n,), where the graph brings it along; None where not, or only for other nodes."""
     parts: Ints | None = getattr(getattr(data, "names", None), "parts", None)
-    return parts
+    return parts if parts is not None and len(parts) == data.num_nodes else None
 
 
 def brought(data: Data, *, asked: int | None) -> Ints:
@@ -35,11 +35,10 @@ def brought(data: Data, *, asked: int | None) -> Ints:
         ValueError: the graph brings none along, or another number of them than was asked for.
     """
     parts = stored_parts(data)
-    if parts is None or len(parts) != data.num_nodes:
-        came = "none" if parts is None else f"those of {len(parts)} nodes, for {data.num_nodes}"
+    if parts is None:
         raise ValueError(
-            f"Expected a graph that brings its parts along for batches 'stored' (got {came}); write it with topoff "
-            "convert --by-part, or choose another partitioner."
+            f"Expected a graph that brings the parts of its {data.num_nodes} nodes along for batches 'stored' (got "
+            "none); write it with topoff convert --by-part, or choose another partitioner."
         )
     found = int(parts.max()) + 1
     if asked not in (None, found):

@@ -176,7 +176,7 @@ def _write_store(
 
 
 def _parts(store: Store, *, tell: Callable[[str, float], object]) -> Array:
-    """Return the part of every node, (n,), as training would find it."""
+    """Return the part of every node, (n,): as many as training would choose for up to some hundred batches."""
     from topoff.batching.node_sets import usual_parts
     from topoff.batching.partition import affordable, partition
 

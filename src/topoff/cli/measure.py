@@ -43,7 +43,7 @@ def measure(
     ] = None,
     epochs: Annotated[int, typer.Option(help="Full-batch training steps.", min=0)] = 200,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.01,
-    batches: Annotated[str, typer.Option(help="metis, kaminpar, ldg or random.")] = "kaminpar",
+    batches: Annotated[str, typer.Option(help="metis, kaminpar, ldg, random or stored (in a store).")] = "kaminpar",
     parts: Annotated[int | None, typer.Option(help="Number of clusters to merge into batches.")] = None,
     ratio: Annotated[float, typer.Option(help="Fraction of the nodes per batch.")] = 0.1,
     rank: Annotated[int, typer.Option(help="Rank of the compensation.", min=0)] = 64,

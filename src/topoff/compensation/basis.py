@@ -73,6 +73,7 @@ class Basis:
         self.tolerance, self.seed, self.held_out, self.offset, self.call = tolerance, seed, held_out, offset, call
         self.first = True  # it was never refreshed
         self.bare = False  # nothing was estimated yet
+        self.whole = True  # no estimate was left halfway, as on a full disk
         self.checks = 0  # against the plain forward
         self._last: str | None = None  # the place of the forward whose input is the last that a basis is made of
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
@@ -149,8 +150,8 @@ class Basis:
     def due(self) -> bool:
         """Whether the basis is old enough to be replaced before the epoch that comes; never where there is none."""
         age = self.loader.position.epoch - self.fitted_at
-        if self.bare:
-            return age > 0
+        if self.bare or not self.whole:
+            return age > 0 or not self.whole
         kept = self.compensator.rank_ > 0 or self.offset or (self.compensates and self.loader.plan.normalizes)
         return kept and self.refreshing.due(age)
 
@@ -174,7 +175,9 @@ class Basis:
             self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
+        self.whole = False
         self.loader.compensate(exact)
+        self.whole = True
         self._let_go()
         self.loader.tell(f"refreshed at an age of {age}: {self.refreshing.why}", 1, 1)
         return out

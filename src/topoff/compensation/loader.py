@@ -86,13 +86,14 @@ class Loader:
         batches, ranks = self.batches(), self.ranks
         order = np.random.default_rng([self.seed, self.position.epoch, 1]).permutation(self.count).tolist()
         steps = in_steps(order, self.accumulate)
-        after = dict(pairwise(steps[ranks.rank :: ranks.size]))
+        own = {number: batches[number // ranks.size] for number in steps[ranks.rank :: ranks.size] if number != NOBODY}
+        used = {number: batch for number, batch in own.items() if "train_mask" not in batch or batch.train_mask.any()}
+        after = dict(pairwise(used)) if self.graph.shelf is not None else {}
         for number in self.position.walk(steps, first=ranks.rank, stride=ranks.size):
-            if self.graph.shelf is not None and after.get(number, NOBODY) != NOBODY:
-                bring(batches[after[number] // ranks.size])
-            batch = None if number == NOBODY else batches[number // ranks.size]
-            if batch is not None and ("train_mask" not in batch or bool(batch.train_mask.any())):
-                yield batch
+            if number in after:
+                bring(used[after[number]], self.graph)
+            if number in used:
+                yield used[number]
             elif self.accumulate > 1:
                 yield Data(batch_size=0)
 
@@ -114,7 +115,7 @@ class Loader:
         """Cut a batch; where memory is short, it lies on disk."""
         batch = cut_batch(self.graph, self.plan, nodes)
         if self.graph.shelf is not None:
-            put_away(batch, self.graph.shelf)
+            put_away(batch, self.graph, self.graph.shelf)
         return batch
 
     def compensate(self, exact: dict[str, Tensor] | None = None) -> None:
@@ -168,6 +169,8 @@ class Loader:
                 rank=int(arrays[f"{number}.numbers"][0]),
                 condition=float(arrays[f"{number}.numbers"][1]),
             )
+            if self.graph.shelf is not None:
+                batch.compensation = batch.compensation.changed(self.graph.shelf.keep)
 
     def sight(self) -> Sight | None:
         """Return what the batches see of all nodes, where that is kept instead of all rows: where it is less.

@@ -18,9 +18,11 @@ from topoff.data.edge_sort import Progress, Tidy, id_type
 from topoff.data.store import Store, open_store
 from topoff.data.store_write import EdgePiece, Pieces, write_draft
 from topoff.machine.drafts import drafting
+from topoff.machine.memory import free_memory
 from topoff.machine.scan import picked
 
-BYTES = 1 << 28  # of rows that are put into a new order at a time: each time, all rows are walked once
+BYTES = 1 << 28  # of rows that are put into a new order at a time, at least: each time, all rows are walked once
+SHARE = 4  # of the free memory, one of so many parts is taken for them
 
 
 def write_by_part(
@@ -37,7 +39,7 @@ def write_by_part(
     It is written twice: as it comes, beside its place, and from there in the order of the parts.
     """
     with drafting(path) as draft:
-        plain = write_draft(draft.with_name("plain"), pieces, dtype=dtype, tidy=tidy, progress=progress)
+        plain = write_draft(draft.with_name(f"{draft.name}.plain"), pieces, dtype=dtype, tidy=tidy, progress=progress)
         write_draft(draft, by_part(plain, parts(plain)), dtype=None, tidy=None, progress=progress)
     return open_store(path)
 
@@ -71,6 +73,7 @@ def by_part(store: Store, part: Array) -> Pieces:
         names=header.names,
         stand_in=header.stand_in,
         part=part[order],
+        came=header.statistics["came"],
     )
 
 
@@ -86,7 +89,7 @@ def _edges(store: Store, place: Array) -> Iterator[EdgePiece]:
 def _rows(store: Store, name: str, order: Array) -> Iterator[Array]:
     """Yield the rows of an array in a new order; each lot of them is picked in one walk."""
     whole = store.tensor(name)
-    lot = max(1, BYTES // max(1, whole[:1].nbytes))
+    lot = max(1, max(BYTES, (free_memory() or 0) // SHARE) // max(1, whole[:1].nbytes))
     for low in range(0, len(order), lot):
         wanted, back = torch.from_numpy(order[low : low + lot]).sort()
         rows = picked(whole, wanted)

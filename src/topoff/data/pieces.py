@@ -29,6 +29,7 @@ from topoff.data.ogb_raw import is_ogb, read_ogb
 from topoff.data.published import RAW
 from topoff.data.refusal import refuse, within
 from topoff.data.sources import Source, find_source, graph_file, known_name
+from topoff.data.store import open_store
 from topoff.data.store_write import EdgePiece, Pieces
 from topoff.data.table_file import open_pieces
 from topoff.data.tables import EdgeTable, edges_of, path_of, read_tables
@@ -65,6 +66,8 @@ def pieces_of(
     if members is not None:
         with within(source):
             return _npz_pieces(members, graph_file(found.path), split=split, seed=seed)
+    if found.store:
+        open_store(found.path).verify()  # what is written gets checksums of its own
     whole = found.name not in RAW and not found.store  # those become a store first; a store is mapped
     return data_pieces(load(source, root=root, split=split, seed=seed, trust=trust, in_memory=whole))
 

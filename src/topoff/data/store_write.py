@@ -53,6 +53,7 @@ class Pieces:
     weights: str | None = None  # the type of the edges' weights, if they have any
     node_ids: Array | None = None  # (n,)
     part: Array | None = None  # (n,) ascending, where nodes lie by part
+    came: int | None = None  # edges before they were tidied, where that was done earlier
     names: Mapping[str, Any] = field(default_factory=dict)  # class_names, encoding, notes
     stand_in: Mapping[str, Any] | None = None
 
@@ -173,6 +174,7 @@ def _header(pieces: Pieces, edges: SortedEdges, arrays: dict[str, Entry], *, tas
     """Say what was written."""
     counted = ("came", "self_loops", "duplicates", "undirected", "largest_degree")
     statistics = {name: getattr(edges, name) for name in counted}
+    statistics["came"] = edges.came if pieces.came is None else pieces.came
     if pieces.split is not None:
         statistics["splits"] = {name: int((pieces.split == code).sum()) for code, name in enumerate(SPLITS)}
     return Header(

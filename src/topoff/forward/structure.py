@@ -55,14 +55,17 @@ class Structure(Movable):
     spots: dict[Operator, Spot]
     around: dict[str, Neighborhood]  # by flow, or all `AROUND`, for the general path
     constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, and of X itself for the empty chain
+    lasting: bool = True  # whether what is computed when it is first needed is kept: not of a batch on disk
     _halo_constants: dict[Chain, Tensor] = field(default_factory=dict)
 
     def halo_constant(self, chain: Chain) -> Tensor:
         """Return A[B,C] (A ... A X)_C: what the halo adds where a model drops out its input features; (b, f)."""
-        if chain not in self._halo_constants:
-            inside = self.spots[chain[-1]].within @ self.constants[chain[:-1]]
-            self._halo_constants[chain] = self.constants[chain] - inside
-        return self._halo_constants[chain]
+        if chain in self._halo_constants:
+            return self._halo_constants[chain]
+        found = self.constants[chain] - self.spots[chain[-1]].within @ self.constants[chain[:-1]]
+        if self.lasting:
+            self._halo_constants[chain] = found
+        return found
 
 
 def structure_of(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> Structure:

@@ -66,14 +66,18 @@ class Shelf:
     def keep(self, rows: Tensor) -> Tensor:
         """Return a copy on disk of a tensor that is not changed any more; many of them lie in one file, in turn.
 
-        The file goes with the last tensor in it. What is smaller than a page, or lies in memory in another order than
-        that of its rows, stays there.
+        The file goes with the last tensor in it. What is smaller than a page, sparse, on another device or in another
+        order than that of its rows stays where it is.
+
+        Raises:
+            OSError: the disk has no room for it, in one sentence.
         """
-        if rows.nbytes < mmap.PAGESIZE or not rows.is_contiguous():
+        plain = rows.layout == torch.strided and rows.device.type == "cpu" and rows.is_contiguous()
+        if not plain or rows.nbytes < mmap.PAGESIZE:
             return rows
         if self._free < rows.nbytes:
-            self._free = max(SEGMENT, rows.nbytes)
-            self._segment = np.frombuffer(self._mapped(self._free), dtype=np.uint8)
+            self._segment = np.frombuffer(self._mapped(max(SEGMENT, rows.nbytes)), dtype=np.uint8)
+            self._free = len(self._segment)
         start = len(self._segment) - self._free
         self._free -= -(-rows.nbytes // ALIGNED) * ALIGNED
         place = self._segment[start : start + rows.nbytes]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.batching.stored import stored_parts
 from topoff.machine.cache import content_hash
 from topoff.training.config import Config
 
@@ -61,7 +62,9 @@ def versions() -> dict[str, str]:
 def data_hash(data: Data) -> str:
     """Return the hash of a graph's content; that of a store, whether it is mapped or read."""
     names = ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask", "edge_weight", "edge_attr")
-    return content_hash(*(data[name].numpy() for name in names if data.get(name) is not None), widened=True)
+    parts = stored_parts(data)  # which batches may be made of
+    arrays = [data[name].numpy() for name in names if data.get(name) is not None]
+    return content_hash(*arrays, *([] if parts is None else [parts]), widened=True)
 
 
 def origin(data: Data, config: Config) -> dict[str, Any]:

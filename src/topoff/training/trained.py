@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from topoff.batching.partition import affordable
+from topoff.batching.stored import STORED, stored_parts
 from topoff.compensation.fidelity import fidelity_of
 from topoff.compensation.top import TOP
 from topoff.data.check import row_normalized, standardized
@@ -219,7 +221,10 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
     ratio = max(config.ratio or 1.0, 1 / nodes)  # another graph may be smaller
     if nodes > run.nodes:  # or too large for batches of that many of its nodes
         ratio = min(ratio, max(LARGE, ratio * run.nodes) / nodes)
-    batches: dict[str, Any] = {"ratio": ratio, "batches": config.batches or "random"}
+    name: str = config.batches or "random"
+    if name == STORED and stored_parts(data) is None:  # another graph lies in another order
+        name, _ = affordable(data.edge_index.size(1), nodes)
+    batches: dict[str, Any] = {"ratio": ratio, "batches": name}
     if not compensated:
         out: Tensor = predict(model, data, **batches, seed=config.seed).cpu()
         return out

@@ -13,7 +13,9 @@ import topoff.data.by_part
 from faults import Disk, Fault
 from graphs import communities
 from topoff.batching.node_sets import NodeSets
+from topoff.batching.stored import stored_parts
 from topoff.data.by_part import by_part, write_by_part
+from topoff.data.edge_sort import Tidy
 from topoff.data.load import load
 from topoff.data.pieces import data_pieces
 from topoff.data.store import Store, open_store
@@ -41,11 +43,13 @@ def test_the_same_graph_under_other_numbers(
     tmp_path: Path, lot: int, *, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topoff.data.by_part, "BYTES", lot)
+    monkeypatch.setattr(topoff.data.by_part, "free_memory", lambda: 0)
     ids = np.array([f"n{number}" for number in range(6)]) if named else None
     plain = write_store(tmp_path / "plain", pieces(node_ids=ids))
     part = np.array([2, 0, 1, 0, 2, 1])
     order = [1, 3, 2, 5, 0, 4]
     store = write_by_part(tmp_path / "ordered", pieces(node_ids=ids), lambda found: part)
+    assert store.header.statistics == plain.header.statistics
     assert store.array("part").tolist() == [0, 0, 1, 1, 2, 2]
     assert store.array("node_ids").tolist() == ([f"n{number}" for number in order] if named else order)
     for name in ("x", "y", "split"):
@@ -73,7 +77,7 @@ def test_the_parts_come_with_the_graph_and_node_sets_take_them(tmp_path: Path) -
 
 
 def test_a_graph_without_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"brings its parts along for batches 'stored' \(got none\); write it with"):
+    with pytest.raises(ValueError, match=r"along for batches 'stored' \(got none\); write it with"):
         NodeSets(method="stored").fit(communities(dtype=torch.float32))
 
 
@@ -81,7 +85,8 @@ def test_parts_that_are_not_of_these_nodes_are_refused(tmp_path: Path) -> None:
     write_by_part(tmp_path / "s", pieces(), lambda store: np.zeros(6, np.int64))
     data = load(tmp_path / "s")
     some = data.subgraph(torch.arange(4))
-    with pytest.raises(ValueError, match=r"got those of 6 nodes, for 4"):
+    assert stored_parts(data) is not None
+    with pytest.raises(ValueError, match=r"parts of its 4 nodes along"):
         NodeSets(method="stored", ratio=0.5).fit(some)
 
 
@@ -107,3 +112,12 @@ def test_one_part_keeps_the_order(tmp_path: Path) -> None:
     again = write_store(tmp_path / "again", by_part(plain, np.zeros(6, np.int64)))
     assert open_store(again.path).array("node_ids").tolist() == list(range(6))
     assert np.array_equal(again.array("edge_index"), plain.array("edge_index"))
+
+
+def test_edges_are_counted_as_they_came(tmp_path: Path) -> None:
+    tidy = Tidy(undirected=True, self_loops=False)
+    plain = write_store(tmp_path / "a", pieces(), tidy=tidy)
+    store = write_by_part(tmp_path / "plain", pieces(), lambda found: np.zeros(6, np.int64), tidy=tidy)
+    assert store.header.statistics == plain.header.statistics
+    assert store.header.statistics["came"] == 7
+    assert store.header.edges > 7

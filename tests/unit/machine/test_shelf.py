@@ -108,3 +108,18 @@ def test_a_tensor_that_is_larger_than_a_file_has_one_of_its_own(folder: Path, mo
     shelf = Shelf(0, folder=folder)
     given = [torch.rand(size) for size in (2**11, 2**13, 2**11, 2**12)]
     assert all(torch.equal(shelf.keep(tensor), tensor) for tensor in given)
+
+
+def test_what_was_kept_before_a_full_disk_stays(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("topoff.machine.shelf.SEGMENT", 2**14)
+    shelf = Shelf(0, folder=folder)
+    first = torch.rand(2**11)
+    kept = shelf.keep(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(shelf, "_mapped", lambda size: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            shelf.keep(torch.rand(2**13))
+    shelf.keep(torch.zeros(2**11))
+    assert torch.equal(kept, first)
+    sparse = torch.eye(3000).to_sparse()
+    assert shelf.keep(sparse) is sparse
