@@ -39,8 +39,9 @@ def invariance(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     Settings: the graph, model, layers, hidden, `width` where heads lie side by side, epochs, seed; `each`, clusters per
     batch; or `sampler` and `ratio`.
     Returns, for every batching, what `measure` finds for cluster, gas, the paper's TOP (random networks, k = d) as
-    "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed"; and as "linear",
-    whether the model has linear layers around its convs (`is_wide`).
+    "top", and ours, estimated with its offset from the weights five epochs ago, as "top-refreshed"; as "gas-aged" GAS
+    with histories of the same weights, where nodes are in one batch each ("gas": after an epoch of its own); and as
+    "linear", whether the model has linear layers around its convs (`is_wide`).
     """
     from topoff.experiments.measure import exact_output
 
@@ -111,8 +112,9 @@ def _compared(trained: Any, data: Any, sets: Any, settings: dict[str, Any], *, t
     common: dict[str, Any] = {"sets": sets, "seed": settings["seed"], "truth": truth}
     common |= {"gradients": False}  # which no sheet shows
     found = measure(bare, data, **common, methods=("top", *rivals), rank=k, inits=2)
-    ours = measure(trained, data, **common, methods=("top",), rank=min(RANK, k), refresh="every=100", inits=1)
-    return found | {"top-refreshed": ours["top"]}
+    mine = ("top", *rivals[1:])
+    ours = measure(trained, data, **common, methods=mine, rank=min(RANK, k), refresh="every=100", inits=1)
+    return found | {"top-refreshed": ours["top"]} | ({"gas-aged": ours["gas"]} if "gas" in ours else {})
 
 
 def compensations(settings: dict[str, Any], folder: Path) -> dict[str, Any]:

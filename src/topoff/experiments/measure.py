@@ -103,9 +103,10 @@ def measure(
     """Compare every method's batches with the exact forward: {method: {relative_error, ...}}.
 
     `settings` go to `TOP`: rank, inits, estimator, seed; with `refresh` and an earlier model, batches have its offset.
-    `lr` is that of the epoch of GAS (see `_after_gas`). Without `gradients` theirs are not compared, and their keys are
-    absent: a backward pass of every batch and of the whole graph is most of the time. `truth` (n, out) is the model's
-    exact output, where the caller has it (`exact_output`).
+    GAS has histories of the earlier model, too, where there is one; else those of an epoch of its own with the rate
+    `lr`, at whose end it is measured, at other weights (see `_after_gas`). Without `gradients` theirs are not compared,
+    and their keys are absent: a backward pass of every batch and of the whole graph is most of the time. `truth`
+    (n, out) is the model's exact output, where the caller has it (`exact_output`).
     """
     check_methods(methods)
     settings = {"refresh": "never", **settings}
@@ -121,7 +122,9 @@ def measure(
     comparison = _Comparison(trained.model, drop, data, gradients=gradients, truth=truth)
     result: dict[str, Any] = {}
     for name in methods:
-        if name == "gas":
+        if name == "gas" and trained.earlier is not None:
+            result[name] = _aged_gas(trained, data, sets=sets, gradients=gradients, truth=comparison.truth)
+        elif name == "gas":
             result[name] = _after_gas(trained.model, data, sets=sets, lr=lr, gradients=gradients)
         else:
             result[name] = comparison.of(runs[name], (top if name == "top" else drop).prepare().batches())
@@ -166,6 +169,19 @@ def _after_gas(model: nn.Module, data: Data, *, sets: NodeSets, lr: float, gradi
     )
 
 
+def _aged_gas(
+    trained: FullBatchModel, data: Data, *, sets: NodeSets, gradients: bool, truth: Tensor
+) -> dict[str, float]:
+    """Return the errors of histories that are exact for the weights of the earlier model, at the weights of now."""
+    model = copy.deepcopy(trained.earlier)
+    assert model is not None
+    gas = Gas(model, data, batches=sets)
+    gas.prepare()
+    model.load_state_dict(trained.model.state_dict())
+    comparison = _Comparison(model, _bare(model, data, sets=sets), data, gradients=gradients, truth=truth)
+    return comparison.of(gas.forward, list(gas.cover()))
+
+
 def check_methods(methods: tuple[str, ...]) -> None:
     """Refuse unknown methods, and one that stands twice.
 
@@ -191,6 +207,7 @@ class _Comparison:
         self.truth = exact.predict() if truth is None else truth
         self.gradient: Tensor | None = None
         if gradients:
+            exact.prepare()
             whole = whole_graph(exact.graph, make_plan(model, exact.graph))
             self.gradient = gradient(model, exact, [whole], loss=self.loss)
         self.score = METRICS[task_of(data.y, train_mask=data.train_mask).metric]

@@ -2,7 +2,7 @@
 
 >>> row = {"top": {"relative_error": 0.05, "mean_degradation": 0.0, "certificate": 0.4}, "gas": {"relative_error": 0.1}}
 >>> verdicts([Judged("Cora", "gcn", 10, row)], "top", name="TOP")[-1]
-'TOP: lost accuracy below 0.3 points in 1 of 1 cells (asked for: all)'
+'TOP: lost score below 0.3 points in 1 of 1 cells (asked for: all)'
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from itertools import groupby
 from topoff.experiments.study import Found, percent
 
 GENERAL = ("gat", "pna")  # models whose messages are no fixed linear map of the embeddings
+SAID = 0.05
 MOST, MOST_GENERAL, LOST = 0.0346, 0.1, 0.003  # the paper's first average of TOP's errors, and round numbers of ours
-RIVALS = {"cluster": "CLUSTER", "gas": "GAS"}
+RIVALS = {"cluster": "CLUSTER", "gas": "GAS, an epoch on", "gas-aged": "GAS, same age"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Bound:
 
 
 def _is_lowest(judged: Judged, method: str) -> bool:
-    """Whether its error is below that of every rival that was measured."""
+    """Whether its error is below that of every rival that was measured, GAS in both ways."""
     rivals = [judged.get(rival, "relative_error") for rival in RIVALS if rival in judged.row]
     return all(judged.get(method, "relative_error") < rival for rival in rivals)
 
@@ -73,7 +74,8 @@ def _missed(cells: Sequence[Judged], method: str) -> str:
 
 def _beaten(cells: Sequence[Judged], method: str) -> str:
     """Write errors, and those of the rivals."""
-    rivals = [f"{name} {_listed(cells, rival, 'relative_error')}" for rival, name in RIVALS.items()]
+    there = {rival: name for rival, name in RIVALS.items() if any(rival in each.row for each in cells)}
+    rivals = [f"{name} {_listed(cells, rival, 'relative_error')}" for rival, name in there.items()]
     return f"{_missed(cells, method)} beside {', '.join(rivals)}"
 
 
@@ -86,7 +88,7 @@ def _lost(cells: Sequence[Judged], method: str) -> str:
 BOUNDS = (
     Bound("error below CLUSTER's and GAS's", "all", lambda model: True, _is_lowest, _beaten),
     Bound(
-        "error of GCN, GCNII and SAGE below 3.46 %, the paper's average,",
+        "error of GCN, GCNII and SAGE below 3.46 %, the paper's average at 10 %,",
         "nine of ten",
         lambda model: model not in GENERAL,
         lambda judged, method: judged.get(method, "relative_error") < MOST,
@@ -99,7 +101,14 @@ BOUNDS = (
         lambda judged, method: judged.get(method, "relative_error") < MOST_GENERAL,
         _missed,
     ),
-    Bound("lost accuracy below 0.3 points", "all", lambda model: True, _loses_little, _lost),
+    Bound(
+        "error below 5 %, as the paper says of its own,",
+        "-",
+        lambda model: True,
+        lambda judged, method: judged.get(method, "relative_error") < SAID,
+        _missed,
+    ),
+    Bound("lost score below 0.3 points", "all", lambda model: True, _loses_little, _lost),
 )
 
 

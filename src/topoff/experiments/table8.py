@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from topoff.experiments import table3
 from topoff.experiments.paper_graphs import Source, is_there, load_of, source
 from topoff.experiments.study import Cell, Results, Scope, Sheet, Study, failed, percent
 
@@ -27,8 +28,8 @@ PRINTED: dict[tuple[str, str], dict[str, tuple[str | None, ...]]] = {  # in per 
         "top": ("2.68", "0.74", "0.64", "0.86"),
     },
 }
+HALF = {"metis": "100"}  # of 200 clusters, as in Table 3
 RATIO = {"shadow": 0.05}  # of the training nodes, whose subgraphs together are a batch; else of all nodes
-METHODS = {"cluster": "CLUSTER", "gas": "GAS", "top": "TOP, as in the paper", "top-refreshed": "TOP, refreshed"}
 OURS = (("Cora", "gcn"), ("Computers", "gcn"), ("PubMed", "sage"))  # beside the paper's, where they are at hand
 
 
@@ -41,7 +42,9 @@ def wanted(scope: Scope) -> list[tuple[Source, str]]:
 
 
 def cell(place: Source, model: str, sampler: str, scope: Scope) -> Cell:
-    """Return the cell of a graph, a model and a sampler."""
+    """Return the cell of a graph, a model and a sampler; that of METIS is Table 3's."""
+    if sampler == "metis":
+        return table3.cell(place, model, scope)
     sizes = {"hidden": 64, "layers": 3, "epochs": 30 if scope.quick else 100, "ratio": RATIO.get(sampler, 0.5)}
     sizes["seed"] = scope.seed
     settings = {**place.settings, "model": model, **sizes, "sampler": sampler}
@@ -58,25 +61,28 @@ def sheet(scope: Scope, results: Results) -> Sheet:
     rows, pairs = [], wanted(scope)
     others = [pair for pair in PRINTED if pair not in {(place.name, model) for place, model in pairs}]
     for place, model in [*pairs, *((source(name, scope), model) for name, model in others)]:
-        for method, name in METHODS.items():
+        for method, name in table3.METHODS.items():
             if (place.name, model) in others and method not in PRINTED[place.name, model]:
                 continue
             words = []
             for number, sampler in enumerate(SAMPLERS):
                 found = results(cell(place, model, sampler, scope)) if (place.name, model) not in others else {}
-                error = None if failed(found) else found.get(sampler, {}).get(method, {}).get("relative_error")
+                batching = {} if failed(found) else found.get(HALF.get(sampler, sampler), {})
+                error = batching.get(method, {}).get("relative_error")
                 told = PRINTED.get((place.name, model), {}).get(method, (None,) * len(SAMPLERS))[number]
                 words.append(percent(error) + (f" ({told} %)" if told is not None else ""))
             rows.append([place.label, model, name, *words])
     reasons = {reason for each in cells(scope) if (reason := failed(results(each)))}
-    return Sheet(("graph", "GNN", "method", *SAMPLERS.values()), rows, sorted(f"not measured: {r}" for r in reasons))
+    notes = [*table3.ABOUT_ROWS, *sorted(f"not measured: {reason}" for reason in reasons)]
+    return Sheet(("graph", "GNN", "method", *SAMPLERS.values()), rows, notes)
 
 
 TABLE8 = Study(
     "table8",
     "Table 8: message invariance under various samplers",
-    "A GNN is trained full-batch; batches of about half the graph (ShaDow: the subgraphs of a twentieth of the "
-    "training nodes) by each sampler are compared with the whole graph. Printed figures stand in brackets.",
+    "A GNN is trained full-batch; batches of about half the graph (METIS: 100 of 200 clusters, as in Table 3; ShaDow: "
+    "the subgraphs of a twentieth of the training nodes) by each sampler are compared with the whole graph. Printed "
+    "figures stand in brackets.",
     cells,
     sheet,
 )

@@ -12,7 +12,7 @@ from topoff.experiments.table3 import AVERAGE, PRINTED
 ROWS = [line.split(" | ") for line in (Path(__file__).parent / "printed.txt").read_text().splitlines()]
 # leading cells that name a row
 KEYS = {"table1": 1, "table3": 3, "table4": 1, "table5": 2, "table6": 1, "table7": 1, "table8": 3}
-NAMES = {"TOP": "TOP, as in the paper"}
+NAMES = {"TOP": "TOP, never refreshed"}
 QUICK = Scope(quick=True, stand_in=True, scale=0.01)
 
 
@@ -49,13 +49,13 @@ def test_columns_are_those_of_the_paper_in_its_order() -> None:
     assert columns("table4") == (*sizes, *seconds, "GAS / TOP", *memory, "GAS / TOP, memory")
     assert columns("table5")[2:6] == ("pre-processing, s", "training, s", "total, s", "memory, MB")
     assert columns("table6") == ("method", "ogbn-arxiv", "Flickr", "ogbn-products", "ogbn-papers100M")
-    assert columns("table7")[:4] == ("graph", "CLUSTER", "GAS", "TOP, as in the paper")
+    assert columns("table7")[:4] == ("graph", "CLUSTER", "GAS", "TOP, never refreshed")
     assert columns("table8") == ("graph", "GNN", "method", "Random", "SAINT", "SHADOW", "METIS")
 
 
 def test_the_formulas_of_table_2_stand_below_it() -> None:
     notes = STUDIES["table2"].sheet(QUICK, lambda cell: {"failed": "not measured"}).notes
-    assert [note.split(":")[0] for note in notes] == [name for name, *_ in FORMULAS]
+    assert [note.split(":")[0] for note in notes[: len(FORMULAS)]] == [name for name, *_ in FORMULAS]
     assert "time O(L (deg_max |B| d + |B| (d^2 + k^2))), memory O(L |B| d), neighbourhood compensation: yes" in notes[3]
     assert "memory O(deg_max L |B| d)" in notes[2]
     assert "compensation: no" in notes[1]

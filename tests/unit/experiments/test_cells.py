@@ -27,7 +27,7 @@ def test_clusters_are_cut_once_for_all_sizes_of_batches(tmp_path: Path, monkeypa
     assert calls == [20]
     assert set(found) == {"4", "10", "linear"}
     for batching in (found["4"], found["10"]):
-        assert set(batching) == {"cluster", "gas", "top", "top-refreshed"}
+        assert set(batching) == {"cluster", "gas", "gas-aged", "top", "top-refreshed"}
         assert all("relative_error" in method and "gradient_error" not in method for method in batching.values())
     assert found["10"]["cluster"]["relative_error"] < found["4"]["cluster"]["relative_error"]
 

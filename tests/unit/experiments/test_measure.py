@@ -67,3 +67,20 @@ def test_an_unknown_method_is_one_sentence() -> None:
 def test_an_age_beyond_the_training_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Expected refresh-age to be between 0 and epochs = 2 \(got 3\)"):
         train_full_batch(GCN(5, 8, num_layers=1), communities(), epochs=2, lr=0.1, age=3)
+
+
+@pytest.mark.parametrize("age", [0, 3])
+def test_histories_of_an_earlier_model_are_offsets_alone(age: int) -> None:
+    """Compare GAS and TOP on equal terms: at the same weights, both from the same earlier ones."""
+    torch.manual_seed(0)
+    aged = train_full_batch(
+        GCN(5, 8, num_layers=3, out_channels=4).double(), communities(), epochs=20, lr=0.02, age=age
+    )
+    before = copy.deepcopy(aged.model.state_dict())
+    sets = NodeSets(method="random", ratio=0.25).fit(communities())
+    given = {"sets": sets, "methods": ("top", "gas"), "rank": 0, "refresh": "every=100", "inits": 1}
+    result = measure(aged, communities(), **given)
+    assert result["gas"]["relative_error"] == pytest.approx(result["top"]["relative_error"], rel=1e-9, abs=1e-12)
+    assert (result["gas"]["relative_error"] > 1e-4) == (age > 0)
+    assert result["gas"]["gradient_cosine"] < 1
+    assert all(torch.equal(before[key], value) for key, value in aged.model.state_dict().items())
