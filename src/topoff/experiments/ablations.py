@@ -110,7 +110,8 @@ NOTES = {
     "error": "error, gradient error: of batches of a tenth of the nodes (KaMinPar) against the whole graph, at the "
     "weights of one full-batch training, with a basis five steps old (never refreshed: of random networks).",
     "error in training": "error in training: of the outputs that training sees, before a refresh, mean over the "
-    "epochs; nodes that are in no batch do not count. test: exact, at the best validation score; one seed.",
+    "epochs; nodes that are in no batch do not count. test: exact, at the best validation score (accuracy; ROC AUC on "
+    "tolokers); one seed.",
 }
 
 

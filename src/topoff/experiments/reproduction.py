@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import version
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from topoff.machine.memory import machine
 from topoff.training.run_folder import RunFolder
 
 IMPORTED_LATE = ("torchmetrics.functional.classification", "topoff.experiments.cells")  # by the first who scores
+NOTHING = "Nothing was measured: the graphs of the paper are not under --root; --stand-in generates some of their size."
 Tell = Callable[[int, int, str, float], None]  # cells done, of how many, the name of the next one, seconds left
 
 
@@ -83,20 +86,28 @@ def _processes() -> BaseContext:
 def write_study(study: Study, scope: Scope, kept: Kept, *, command: str) -> Path:
     """Write what a study came to as JSON and Markdown, and its plot; return the JSON file."""
     sheet, folder = study.sheet(scope, kept.results), RunFolder(kept.folder)
+    if not sheet.rows:
+        sheet = dataclasses.replace(sheet, notes=[*sheet.notes, NOTHING])
     cells = {cell.key: {**vars(cell), "result": kept.results(cell)} for cell in study.cells(scope)}
     about: dict[str, Any] = {"name": study.name, "title": study.title, "about": study.about, "command": command}
     about |= {"date": datetime.date.today().isoformat(), "machine": machine(), "scope": vars(scope)}
+    about["versions"] = versions()
     content = {**about, "columns": list(sheet.columns), "rows": sheet.rows, "notes": sheet.notes, "cells": cells}
     folder.write(f"{study.name}.json", content)
     plot = ""
-    if study.draw is not None:
+    if study.draw is not None and sheet.rows:
         figure = study.draw(scope, kept.results)
         figure.savefig(kept.folder / f"{study.name}.svg", metadata={"Date": None, "Creator": None})
         plot = f"\n![{study.title}]({study.name}.svg)\n"
-    words = f"{command}, {about['date']}, {_machine(machine())}"
+    words = f"{command}, {about['date']}, {_machine(machine())}, {_machine(about['versions'])}"
     text = f"# {study.title}\n\n{study.about}\n{plot}\n{sheet.markdown()}\n\n{words}\n"
     folder.write(f"{study.name}.md", text)
     return kept.folder / f"{study.name}.json"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that figures depend on."""
+    return {name: version(name) for name in ("topoff", "torch", "torch_geometric")}
 
 
 def _machine(found: dict[str, Any]) -> str:
@@ -116,7 +127,8 @@ def page(studies: Sequence[Study], folder: Path) -> Path:
             text = drawn.read_text() if drawn.is_file() else ""
             plot = Markup(text[text.index("<svg") :]) if text else ""  # our own drawing
             content = json.loads(path.read_text())
-            found.append(content | {"plot": plot, "on": _machine(content["machine"])})
+            on = _machine(content["machine"] | content.get("versions", {}))
+            found.append(content | {"plot": plot, "on": on})
     page = Environment(loader=PackageLoader("topoff.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = page.get_template("reproduce.html.j2").render(studies=found)
     RunFolder(folder).write("index.html", text)

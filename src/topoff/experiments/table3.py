@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from topoff.experiments.paper_graphs import AT_HAND, Source, is_there, load_of, source
 from topoff.experiments.study import Cell, Found, Results, Scope, Sheet, Study, add_legend, failed, percent
-from topoff.experiments.table3_verdicts import Judged, verdicts
+from topoff.experiments.table3_verdicts import Judged, on_equal_terms, verdicts
 
 EACH = (20, 40, 60, 80, 100)  # of 200 clusters
 METHODS = {
@@ -136,7 +136,8 @@ def sheet(scope: Scope, results: Results) -> Sheet:
         numbers = [f"({value} %)" for value in (*errors, *lost)]
         rows.append(["average of the paper", "", METHODS[method], *numbers])
     done = judged(scope, results)
-    told = [line for method in ("top-refreshed", "top") for line in verdicts(done, method, name=METHODS[method])]
+    told = [on_equal_terms(done, "top-refreshed", name=METHODS["top-refreshed"])] if done else []
+    told += [line for method in ("top-refreshed", "top") for line in verdicts(done, method, name=METHODS[method])]
     reasons = [  # of rows that hold printed numbers; the others have theirs in the row
         f"{place.label}, {model}: not measured: {reason}"
         for place, model in pairs

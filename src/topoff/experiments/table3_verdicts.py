@@ -129,3 +129,11 @@ def verdicts(judged: Sequence[Judged], method: str, *, name: str) -> list[str]:
         kept = f"{name}: {bound.words} in {len(cells) - len(broken)} of {len(cells)} cells (asked for: {bound.asked})"
         found.append(kept + (f"; not: {'; '.join(words)}" if words else ""))
     return found
+
+
+def on_equal_terms(judged: Sequence[Judged], method: str, *, name: str) -> str:
+    """Say in how many cells a method is below GAS with histories of the same age, of those that have it."""
+    there = [each for each in judged if "gas-aged" in each.row]
+    below = [each for each in there if each.get(method, "relative_error") < each.get("gas-aged", "relative_error")]
+    counts = f"{len(below)} of the {len(there)} of {len(judged)} cells in which that was measured"
+    return f"{name}: error below that of GAS, same age, in {counts}"
