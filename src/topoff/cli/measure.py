@@ -51,7 +51,10 @@ def measure(
     estimator: Annotated[str, typer.Option(help="ridge, paper or released.")] = "ridge",
     refresh_age: Annotated[
         str,
-        typer.Option(help="'none': basis from random initialisations; A: from the weights A epochs before the end."),
+        typer.Option(
+            help="'none': basis from random initialisations, GAS after an epoch of its own; A: basis and histories from "
+            "the weights A epochs before the end."
+        ),
     ] = "none",
     methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop, gas.")] = "top,cluster,drop",
     split: Split = 0,
