@@ -52,8 +52,8 @@ def measure(
     refresh_age: Annotated[
         str,
         typer.Option(
-            help="'none': basis from random initialisations, GAS after an epoch of its own; A: basis and histories from "
-            "the weights A epochs before the end."
+            help="'none': basis from random initialisations, GAS after an epoch of its own; A: basis and histories "
+            "from the weights A epochs before the end."
         ),
     ] = "none",
     methods: Annotated[str, typer.Option(help="Comma-separated: top, cluster, drop, gas.")] = "top,cluster,drop",
