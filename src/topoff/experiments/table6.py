@@ -19,7 +19,7 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str, str]]] = {  # setting
     "SHADOW-GAT": ({"method": "shadow", "model": "gat"}, ("72.74", "53.52", "80.71", "67.08")),
     "SGC": ({"method": "sgc"}, ("-", "48.20", "-", "63.29")),
     "SIGN": ({"method": "sign"}, ("-", "51.40", "80.52", "66.06")),
-    "IBMB-GCN": ({"method": "ibmb", "model": "gcn"}, ("-", "-", "-", "-")),
+    "IBMB-GCN, not in the paper": ({"method": "ibmb", "model": "gcn"}, ("-", "-", "-", "-")),
     "GD-GCNII": ({"method": "full", "model": "gcnii"}, ("72.83", "55.28", "OOM", "OOM")),
     "CLUSTER-GCNII": ({"method": "cluster", "model": "gcnii"}, ("72.39", "55.33", "79.62", "51.73")),
     "GAS-GCNII": ({"method": "gas", "model": "gcnii"}, ("72.50", "55.42", "79.99", "OOM")),
