@@ -160,7 +160,9 @@ def draw(ablation: Ablation, scope: Scope, results: Results) -> Figure:
                 aside = (number - (len(graphs) - 1) / 2) * 0.8 / len(graphs)
                 axes.bar([at + aside for at in across], up, 0.8 / len(graphs), **style)
         axes.set_xticks(range(len(labels)), labels, rotation=0 if ablation.ordered else 20, fontsize=7)
-        axes.set(ylabel=f"{column.title}, %", yscale="log" if ablation.ordered and column.key != "test" else "linear")
+        positive = any((row.get(column) or 0) > 0 for row in found)  # or a logarithm has nothing to show
+        logarithmic = ablation.ordered and column.key != "test" and positive
+        axes.set(ylabel=f"{column.title}, %", yscale="log" if logarithmic else "linear")
     add_legend(panels[0])
     return figure
 
