@@ -136,5 +136,6 @@ def on_equal_terms(judged: Sequence[Judged], method: str, *, name: str) -> str:
     """Say in how many cells a method is below GAS with histories of the same age, of those that have it."""
     there = [each for each in judged if "gas-aged" in each.row]
     below = [each for each in there if each.get(method, "relative_error") < each.get("gas-aged", "relative_error")]
-    counts = f"{len(below)} of the {len(there)} of {len(judged)} cells in which that was measured"
-    return f"{name}: error below that of GAS, same age, in {counts}"
+    cells = f"the {len(there)} of {len(judged)} cells in which that was measured"
+    cells = cells if len(there) < len(judged) else f"{len(judged)} cells"
+    return f"{name}: error below that of GAS, same age, in {len(below)} of {cells}"

@@ -58,3 +58,4 @@ def test_histories_of_the_same_age_count_too_and_are_counted_apart() -> None:
     assert on_equal_terms(found, "top", name="TOP") == (
         "TOP: error below that of GAS, same age, in 1 of the 2 of 3 cells in which that was measured"
     )
+    assert on_equal_terms(same, "top", name="TOP").endswith("in 1 of 2 cells")
