@@ -122,14 +122,12 @@ def compress(
     """Project blocks of columns (n, m) on their leading principal directions, without joining them.
 
     `width` directions are kept, or as many as hold a share of the energy. Of several processes each adds the rows of
-    its `share` to the Gram matrix, and projects those that it has. `empty` makes the matrix for them.
+    its `share` to the Gram matrix; rows that it does not have are NaN, and stay so. `empty` makes the matrix for them.
     """
     step = max(1, blocks[0].size(0) // GRAM_ROWS)
     chosen = slice(None, None, step) if share is None else share.nodes[share.nodes % step == 0]
     sample = torch.cat([block[chosen] for block in blocks], dim=1)
     leading = directions(sample, width, energy=energy, share=share)
-    if share is not None and share.ranks.size > 1:
-        return _projected_share(blocks, leading, share)
     shape, dtype = (blocks[0].size(0), leading.size(1)), blocks[0].dtype
     projected = torch.empty(shape, dtype=dtype) if empty is None else empty(shape, dtype)
     parts = torch.split(leading, [block.size(1) for block in blocks])
@@ -165,19 +163,12 @@ def _spectrum(sample: Tensor, share: Share | None) -> tuple[Tensor, Tensor]:
     return values, vectors
 
 
-def _projected_share(blocks: Sequence[Tensor], leading: Tensor, share: Share) -> Tensor:
-    """Project the rows that this process has; all others are NaN."""
-    projected = blocks[0].new_full((blocks[0].size(0), leading.size(1)), float("nan"))
-    projected[share.known] = torch.cat([block[share.known] for block in blocks], dim=1) @ leading
-    return projected
-
-
 def _norm(block: Tensor, share: Share | None) -> float:
     """Return the norm of a block (n, d) over the rows of all processes."""
     if share is None:
         return float(torch.linalg.vector_norm(block))
-    square = torch.linalg.vector_norm(block[share.nodes]).double().square()
-    return float(share.ranks.sum(square).sqrt())
+    rows = torch.linalg.vector_norm(block, dim=1)  # of all, which is cheaper than a copy of those that count
+    return float(share.ranks.sum(rows[share.nodes].double().square().sum()).sqrt())
 
 
 def _refuse_large(norm: float, dtype: torch.dtype) -> None:

@@ -51,11 +51,6 @@ class Share:
         """The nodes that this process computes."""
         return self.nodes_of[self.ranks.rank]
 
-    @property
-    def known(self) -> Tensor:
-        """The nodes whose rows this process has: its own, and those that it reads."""
-        return torch.cat([self.nodes, self._wanted])
-
     def fill(self, whole: Tensor) -> Tensor:
         """Put the rows of other processes that are read here into (n, ...), in place; all else there is NaN."""
         if self.ranks.size > 1:
