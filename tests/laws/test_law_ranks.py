@@ -37,7 +37,7 @@ def test_two_processes_are_one_that_accumulates(settings: dict[str, Any]) -> Non
     first, second = together(trained, settings)
     one = alone(trained, settings | {"accumulate": 2})
     assert len(one["losses"]) == 9  # three steps of two batches, the last of one
-    same(first, one, to=1e-9)
+    same(first, one, to=1e-7 if "norm" in settings else 1e-9)  # units that hardly vary: a norm enlarges their rounding
     assert first["losses"] == second["losses"]
     assert all(torch.equal(weight, second["weights"][name]) for name, weight in first["weights"].items())
 
