@@ -178,7 +178,7 @@ class Loader:
         Steps of several batches keep all rows, so that the processes that share them out find the same basis.
         """
         needs_all = self.compensator is not None and self.compensator.estimator == "released"
-        if self.sets.regroup or self.accumulate > 1 or needs_all:
+        if self.sets.regroup or self.accumulate > 1 or self.ranks.size > 1 or needs_all:
             return None
         sight = Sight([batch.supplement.structure for batch in self.batches()], shelf=self.graph.shelf)
         return sight if sight.size < self.graph.num_nodes else None
