@@ -122,7 +122,7 @@ def write() -> None:
         "",
         "Written by `scripts/scale.py`. Stand-ins of ogbn-products (generated communities; no score here says anything "
         "about the published graph), 8 % training nodes, batched alone (`train_only`), five epochs, exact evaluation "
-        "at the end, default settings. "
+        "at the end, default settings; GAS: one epoch on all nodes, so its scores and fidelity are not those of five. "
         f"{about['machine']}, load before {about['load_before']}.",
         "",
         "![Seconds and memory against nodes](scale.svg)",
