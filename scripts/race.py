@@ -155,11 +155,14 @@ def best_of_others(table: Cell, target: str) -> tuple[str, float] | None:
 
 
 def ratio(table: Cell, target: str) -> float | None:
-    """Return TOP's seconds to a target relative to the best other method; 0 where no other reaches it, None if TOP."""
+    """Return TOP's seconds to a target relative to the best other method; None where TOP does not reach it.
+
+    Where no other method reaches it, relative to the seconds of the race: others need more than those.
+    """
     top, other = table["methods"]["top"], best_of_others(table, target)
     if top["reached"][target] < len(table["seeds"]):
         return None
-    return float(top["seconds_to"][target] / other[1]) if other else 0.0
+    return float(top["seconds_to"][target] / (other[1] if other else table["seconds"]))
 
 
 def best_test(table: Cell) -> tuple[str, float]:
@@ -204,11 +207,12 @@ def summary(models: dict[str, dict[str, Cell]]) -> list[str]:
             top, other, times = table["methods"]["top"], best_of_others(table, "98"), ratio(table, "98")
             best, errors = best_test(table)
             held = "TOP" if best == "top" else f"{best} {table['methods'][best]['test']:.4f} ({errors:+.1f} s.e.)"
-            rival = f"{other[0]} {other[1]:.1f}" if other else "none reaches it"
+            rival = f"{other[0]} {other[1]:.1f}" if other else f"none in {table['seconds']:g} s"
+            shown = "-" if times is None else f"{'' if other else '< '}{times:.2f}"
             why = reason(table, other[0]) if other and (times is None or times > HALF) else ""
             lines.append(
                 f"| {graph} | {model} | {time_of(top, '98', seeds=len(table['seeds']))} | {rival} | "
-                f"{'-' if times is None else f'{times:.2f}'} | {top['test']:.4f} | {held} | {why} |"
+                f"{shown} | {top['test']:.4f} | {held} | {why} |"
             )
     cells = [ratio(table, "98") for tables in models.values() for table in tables.values()]
     half = sum(cell is not None and cell <= HALF for cell in cells)
