@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,6 +64,19 @@ def test_a_model_that_diverged_is_drawn_without_figures() -> None:
     nothing = {name: {"relative_error": None} for name in ("cluster", "gas", "top", "top-refreshed")}
     assert FIGURE2.draw is not None
     FIGURE2.draw(QUICK, lambda cell: {str(each): nothing for each in EACH})
+
+
+def test_scores_are_drawn_below_the_errors_but_for_those_at_other_weights() -> None:
+    row = {name: {"relative_error": 0.5, "mean_degradation": 0.02} for name in ("cluster", "gas", "top-refreshed")}
+    assert FIGURE2.draw is not None
+    figure = FIGURE2.draw(QUICK, lambda cell: {str(each): row for each in EACH})
+    above, below = (
+        {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in axes.lines} for axes in figure.axes[:2]
+    )
+    assert above["GAS"] == above["TOP, refreshed"] == [50] * len(EACH)
+    assert below["TOP, refreshed"] == below["CLUSTER"] == [-2] * len(EACH)
+    assert all(map(math.isnan, below["GAS"]))
+    assert below["full batch"] == [0, 0]
 
 
 def test_light_cells_come_first_and_none_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
