@@ -33,6 +33,8 @@ METHODS = "top,cluster,gas,ns,labor,full"
 REFERENCE = 300  # epochs of the full batch that make the reference
 MODELS = {  # name: flags
     "gcn-3": "--model gcn --layers 3 --hidden 128 --schedule cosine",
+    "sage-3": "--model sage --layers 3 --hidden 128 --schedule cosine",
+    "gat-3": "--model gat --layers 3 --hidden 128 --schedule cosine",
     "gcnii-8": "--model gcnii --layers 8 --hidden 128 --schedule cosine",
 }
 GRAPHS = {  # name: seconds of a race

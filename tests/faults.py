@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 MODULES = ("topoff", "topoff.cli.app", "topoff.training.seed", "topoff.training.predictions", "topoff.report.page",
            "topoff.experiments.page", "topoff.experiments.table", "topoff.experiments.processes", "rich.progress",
-           "matplotlib.backends.backend_svg", "pyarrow.parquet", "torchmetrics")  # fmt: skip
+           "matplotlib.backends.backend_svg", "pyarrow.parquet")  # fmt: skip
 PHASES = {
     "preparation": "topoff.methods.top:Top.prepare",
     "step": "topoff.training.loop:Training.step",

@@ -25,7 +25,7 @@ from typing import Any
 from commands import Done
 from topoff.machine.ranks import Ranks, joined
 
-MODULES = ["topoff", "topoff.training.seed", "topoff.report.page", "torch.distributed", "torchmetrics", "rich.progress"]
+MODULES = ["topoff", "topoff.training.seed", "topoff.report.page", "torch.distributed", "rich.progress"]
 PATIENCE = 120.0  # seconds
 SERVER = multiprocessing.get_context("forkserver")
 

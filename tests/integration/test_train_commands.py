@@ -279,7 +279,7 @@ def test_help_is_quick_and_ends_in_examples(verb: str, place: Path) -> None:
     assert done.code == 0
     assert all(line.startswith("import time:") for line in done.err.splitlines())
     assert "topoff.cli.app" in imported
-    assert not {"torch", "torch_geometric", "scipy", "pyarrow", "matplotlib", "torchmetrics"} & imported
+    assert not {"torch", "torch_geometric", "scipy", "pyarrow", "matplotlib"} & imported
     examples = done.out.partition("Examples:")[2].split("\n\n")
     told = [text.strip() for text in examples if text.strip()]
     assert len(told) >= 2

@@ -33,6 +33,7 @@ from topoff.forward.piece import beside_another, cloned, padded
 from topoff.forward.plan import Plan
 from topoff.forward.refusals import refusing_global
 from topoff.graph.graph import Graph
+from topoff.machine.draws import seed_draws
 
 TOLERANCE, COARSE = 1e-9, 1e-3  # relative, in float64 and for a model that runs in its own type alone
 Kind = TypeVar("Kind", bound=Lockstep)
@@ -136,7 +137,7 @@ class Rehearsal:
         runs: list[Any] = []
         for data in (self.piece, self.piece, beside_another(self.piece, 0, larger=False)):
             with self._typed(), undrawn(), restored(model, training=True), torch.no_grad(), uncached(describe(model)):
-                torch.manual_seed(len(runs))
+                seed_draws(len(runs))
                 try:
                     runs.append(own_rows(self.run(model, cloned(data)), int(data.num_nodes or 0), count))
                 except Exception:  # it cannot train on the piece: nothing is learnt

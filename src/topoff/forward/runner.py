@@ -15,6 +15,7 @@ All run in one thread, in turns, each on a stack of its own (greenlet).
 from __future__ import annotations
 
 import contextvars
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -104,7 +105,7 @@ class Attributes:
 
 def _taken(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """Take changes out of the attributes of a module, and return them."""
-    if len(now) == len(before) and all(before.get(name) is value for name, value in now.items()):
+    if list(now) == list(before) and all(map(operator.is_, now.values(), before.values())):
         return {}
     changed = {name: value for name, value in now.items() if name not in before or before[name] is not value}
     now.clear()

@@ -24,7 +24,7 @@ INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 LIBRARIES = {
     *("torch", "torch_geometric", "torch_sparse", "torch_scatter", "numpy", "scipy", "typer", "click", "rich"),
     *("filelock", "jinja2", "kaminpar", "matplotlib", "pyarrow", "pydantic", "pydantic_core", "pymetis", "safetensors"),
-    *("tensorboard", "torchmetrics"),
+    "tensorboard",
 }
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # not the code is wrong, whoever writes
 LONG = 400  # characters of an error's own words

@@ -25,6 +25,7 @@ from torch_geometric.data import Data
 from topoff.batching.pagerank import senders
 from topoff.batching.ratio import near_training
 from topoff.batching.scopes import k_hop
+from topoff.compensation.refresh import SCARCE
 from topoff.methods.registry import METHODS
 from topoff.training.config import EPOCHS, Config
 from topoff.training.cost_memory import Held, peak_of
@@ -146,7 +147,8 @@ def _refreshes(config: Config, data: Data, work: Workload) -> float:
 
     Elsewhere they are a small share of the work.
     """
-    if config.method != "top" or not _training_only(config) or config.refresh == "never":
+    scarce = int(data.num_nodes or 0) > SCARCE * work.targets * work.batches
+    if config.method != "top" or not scarce or config.refresh == "never":
         return 0.0
     interval = (config.refresh or "auto").removeprefix("every=")
     epochs = config.epochs or EPOCHS

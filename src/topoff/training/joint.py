@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch_geometric.data import Data
 
 from topoff.forward.call import LossOf
+from topoff.machine.draws import seed_draws
 from topoff.machine.gradients import sum_gradients
 from topoff.machine.ranks import Ranks
 from topoff.methods.protocol import Method
@@ -90,7 +91,7 @@ class JointStep:
     def _seed(self, number: int, turn: int) -> None:
         """Seed torch for a batch, by its place in its step."""
         place = self.ranks.rank + turn * self.ranks.size
-        torch.manual_seed(int(np.random.SeedSequence([self.seed, number, place, DRAWS]).generate_state(1)[0]))
+        seed_draws(int(np.random.SeedSequence([self.seed, number, place, DRAWS]).generate_state(1)[0]))
 
 
 class Norms:

@@ -46,6 +46,20 @@ def test_micro_f1_without_any_label_is_zero() -> None:
     assert micro_f1(torch.full((2, 2), -1.0), torch.zeros(2, 2)) == 0.0
 
 
+def test_accuracy_and_micro_f1_are_those_of_torchmetrics() -> None:
+    from torchmetrics.functional.classification import multiclass_accuracy, multilabel_f1_score  # takes seconds
+
+    generator = torch.Generator().manual_seed(0)
+    for rows, classes in ((1, 2), (7, 3), (200, 11)):
+        out = torch.randn(rows, classes, generator=generator)
+        one = torch.randint(classes, (rows,), generator=generator)
+        several = torch.randint(2, (rows, classes), generator=generator)
+        theirs = multiclass_accuracy(out.argmax(dim=1), one, num_classes=classes, average="micro")
+        assert accuracy(out, one) == pytest.approx(float(theirs))
+        theirs = multilabel_f1_score((out > 0).long(), several, num_labels=classes, average="micro")
+        assert micro_f1(out, several) == pytest.approx(float(theirs))
+
+
 def test_micro_f1_with_class_ids() -> None:
     with pytest.raises(ValueError, match=r"same shape \(n, c\) for micro_f1 \(got \(4, 3\) and \(4,\)\)"):
         micro_f1(LOGITS, torch.tensor([0, 1, 2, 0]))
