@@ -35,7 +35,7 @@ PYTHON313 ?= python3.13
 TORCH ?= torch
 TESTS ?=
 INSTALL := -m pip install --quiet --disable-pip-version-check
-TOOLS := pytest pytest-xdist hypothesis
+TOOLS := pytest pytest-xdist hypothesis torchmetrics
 
 oldest: .venv-oldest/.installed
 	$(<D)/bin/python scripts/versions.py oldest $(TESTS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import call
+from commands import call, finish, start_verb
 
 
 def test_reproduce_measures_writes_and_resumes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -17,6 +17,13 @@ def test_reproduce_measures_writes_and_resumes(tmp_path: Path, capfd: pytest.Cap
     again = call(*words, capture=capfd)
     assert "0/2" not in again.err
     assert "Figure 1: message invariance by symmetry" in again.out
+
+
+def test_a_module_in_the_working_folder_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("open('run', 'w').close()\n")
+    done = finish(start_verb("reproduce", "theory-colors", "--quick", "--out", "paper", folder=tmp_path))
+    assert done.code == 0, done.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_hours_end_a_run_that_the_same_command_goes_on_with(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

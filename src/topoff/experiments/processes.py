@@ -6,6 +6,7 @@ one starts with an empty cache: none profits from the partition that another one
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -22,7 +23,6 @@ from typing import Any
 from topoff.experiments.gradients import measure_gradient
 from topoff.experiments.jobs import MEASURED, Failure, Job, Watcher, read_measured
 from topoff.experiments.others import Others
-from topoff.experiments.starting import starting
 from topoff.machine.memory import keep_freed_memory
 from topoff.machine.notices import hearing
 from topoff.machine.user_code import is_out_of_memory, user_code
@@ -82,7 +82,7 @@ def train_apart(job: Job, *, watcher: Watcher) -> Failure | None:
     Raises:
         Unusable: there is no such graph, model, metric or device.
     """
-    context = starting("topoff.experiments.processes")
+    context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="topoff-compare-") as cache:
         process = context.Process(target=_work, args=(job, sender, cache), daemon=True)

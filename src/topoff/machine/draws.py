@@ -12,7 +12,7 @@ import torch
 
 
 def seed_draws(seed: int) -> None:
-    """Seed the generators that are in use, as `torch.manual_seed` does.
+    """Seed the generators of the CPU and of CUDA, where that is in use, as `torch.manual_seed` does.
 
     That one also keeps a call, with the text of the whole stack, for each kind of device that has not begun: a
     millisecond and some memory every time, for as long as the process lives.

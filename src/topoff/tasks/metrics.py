@@ -41,7 +41,7 @@ def accuracy(out: Tensor, y: Tensor) -> float:
             f"{y.max().item()}); mask out nodes without a label, or give the model an output per class."
         )
     predicted = (out.reshape(-1) > 0).long() if single else out.argmax(dim=1)
-    return int((predicted == y).sum()) / len(y)
+    return int((predicted == y.long()).sum()) / len(y)
 
 
 def micro_f1(out: Tensor, y: Tensor) -> float:

@@ -143,16 +143,16 @@ def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | 
 
 
 def _refreshes(config: Config, data: Data, work: Workload) -> float:
-    """Return how many refreshes an epoch has: those of the first epochs, where batches hold few of the nodes.
+    """Return how many refreshes an epoch has: as many as are asked for, or one where batches hold few of the nodes.
 
-    Elsewhere they are a small share of the work.
+    Elsewhere "auto" keeps them a small share of the work.
     """
-    scarce = int(data.num_nodes or 0) > SCARCE * work.targets * work.batches
-    if config.method != "top" or not scarce or config.refresh == "never":
+    if config.method != "top" or config.refresh == "never":
         return 0.0
     interval = (config.refresh or "auto").removeprefix("every=")
-    epochs = config.epochs or EPOCHS
-    return (1 - 1 / epochs) / int(interval) if interval.isdecimal() else 1 - 1 / epochs  # none before the first one
+    scarce = int(data.num_nodes or 0) > SCARCE * work.rows[0]
+    often = 1 / int(interval) if interval.isdecimal() else float(scarce)
+    return (1 - 1 / (config.epochs or EPOCHS)) * often  # none before the first epoch
 
 
 def _rank(config: Config) -> int:

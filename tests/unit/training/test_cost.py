@@ -90,12 +90,15 @@ def test_refreshes_of_few_nodes_in_batches_cost_time(refresh: str, share: float)
     assert found.epoch_seconds - never.epoch_seconds == pytest.approx(0.8 * share * forward / 1e10)
 
 
-def test_where_a_quarter_of_the_nodes_is_batched_refreshes_are_a_small_share() -> None:
+def test_where_a_quarter_of_the_nodes_is_batched_only_refreshes_that_are_asked_for_count() -> None:
     data, model = graph(10_000, edges=100, features=16), nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
     data.train_mask = torch.arange(10_000) < 2_500
     settings = {"ratio": 0.1, "rank": 16, "train_only": True, "epochs": 5, "hidden": 32}
-    never, auto = (estimate(config(**settings, refresh=each), data, model) for each in ("never", "auto"))
+    never, auto, each = (
+        estimate(config(**settings, refresh=refresh), data, model) for refresh in ("never", "auto", "every=1")
+    )
     assert auto.epoch_seconds == pytest.approx(never.epoch_seconds)
+    assert each.epoch_seconds > 1.5 * never.epoch_seconds
 
 
 def test_histories_and_parked_layers_count_in_the_memory() -> None:
