@@ -166,7 +166,8 @@ class Basis:
             return self.embed(self.model, _to(), current=True)
         residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        collect = _to(residual.add, self._seen(_added(principal), *keep))
+        collect = _to(residual.add, self._seen(_added(principal), *keep), self.loader.forget)
+        self.whole = False
         out = self.embed(self.model, collect, current=True, output=output)
         if self.bare:  # nothing was compensated, so nothing is to be learnt of how long that lasts
             self.bare = False
@@ -175,7 +176,6 @@ class Basis:
             self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
-        self.whole = False
         self.loader.compensate(exact)
         self.whole = True
         self._let_go()

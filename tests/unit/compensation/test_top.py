@@ -312,6 +312,32 @@ def test_a_refresh_follows_the_model() -> None:
     assert torch.allclose(out, top.predict(), atol=1e-5)
 
 
+def test_old_offsets_are_let_go_while_a_refresh_goes_on_and_one_that_fails_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    top = top_of(refresh="every=5")
+    train(top, 1)
+    batch, left = top.cover()[0], list[set[str]]()
+    offsets = batch.compensation.offsets
+    places = {place for place, _ in offsets}
+    (first, width), *_ = sorted((place, offset.size(1)) for (place, _), offset in offsets.items())
+
+    def broken(_: nn.Module, collect: Callable[[str, Tensor], None], **__: object) -> None:
+        """Hand over the rows of the first place alone."""
+        collect(first, torch.zeros(int(top.data.num_nodes or 0), width))
+        left.append({place for place, _ in offsets})
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(top.basis, "embed", broken)
+        with pytest.raises(OSError, match="no space"):
+            top.refresh()
+    assert left == [places - {first}]
+    next(iter(top))  # refreshed again, though the basis is young
+    assert {place for place, _ in batch.compensation.offsets} == places
+    assert top.fidelity().relative_error < 1e-5
+
+
 def test_a_refresh_without_rank_is_a_prediction() -> None:
     top = top_of(rank=0)
     assert torch.allclose(top.refresh(), top.predict(), atol=1e-6)
