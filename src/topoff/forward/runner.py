@@ -15,7 +15,6 @@ All run in one thread, in turns, each on a stack of its own (greenlet).
 from __future__ import annotations
 
 import contextvars
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -105,7 +104,7 @@ class Attributes:
 
 def _taken(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """Take changes out of the attributes of a module, and return them."""
-    if list(now) == list(before) and all(map(operator.is_, now.values(), before.values())):
+    if list(now) == list(before) and list(map(id, now.values())) == list(map(id, before.values())):
         return {}
     changed = {name: value for name, value in now.items() if name not in before or before[name] is not value}
     now.clear()
