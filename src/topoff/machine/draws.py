@@ -17,6 +17,6 @@ def seed_draws(seed: int) -> None:
     That one also keeps a call, with the text of the whole stack, for each kind of device that has not begun: a
     millisecond and some memory every time, for as long as the process lives.
     """
-    torch.random.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
