@@ -50,6 +50,7 @@ GRAPHS = {  # name: seconds of a race
     "dense": 24,
 }
 COLUMNS = ("95", "98", "99")
+POINTS = 120  # of a curve, at most, and the last one
 HALF = 0.5  # of the best other method's seconds: what TOP is to need at most
 BOUNDS = {"a quarter at most": 0.25, "half at most": HALF, "less than all": 1 - 1e-9}
 Cell = dict[str, Any]
@@ -144,7 +145,7 @@ def curve(folder: Path) -> list[tuple[float, float]]:
         before = json.loads((run / "result.json").read_text())["preprocess_seconds"]
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         found = [(round(before + row["train_seconds"], 2), row["val"]) for row in rows if row.get("val") is not None]
-    return found
+    return [*found[:: -(-len(found) // POINTS)], found[-1]] if len(found) > POINTS else found
 
 
 def best_of_others(table: Cell, target: str) -> tuple[str, float] | None:
@@ -226,8 +227,9 @@ def verdict(model: str, tables: list[Cell]) -> str:
     ratios = [times for table in tables if (times := ratio(table, "98")) is not None]
     held = sum(best == "top" or errors >= -1 for best, errors in map(best_test, tables))
     within = ", ".join(f"{words} on {sum(times <= most for times in ratios)}" for words, most in BOUNDS.items())
+    count = f"{len(tables)} graph{'s' if len(tables) > 1 else ''}"
     return (
-        f"- {model}, {len(tables)} graphs: of the seconds of the best other method to 98 % TOP needs {within}; its "
+        f"- {model}, {count}: of the seconds of the best other method to 98 % TOP needs {within}; its "
         f"test score at the end is the best, or within one standard error of it, on {held}."
     )
 
