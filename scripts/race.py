@@ -30,6 +30,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "docs" / "results"
 METHODS = "top,cluster,gas,ns,labor,full"
+COLOURS = dict(zip(METHODS.split(","), ("#c0392b", "C0", "C1", "C2", "C4", "C5"), strict=True))
 REFERENCE = 300  # epochs of the full batch that make the reference
 MODELS = {  # name: flags
     "gcn-3": "--model gcn --layers 3 --hidden 128 --schedule cosine",
@@ -283,7 +284,7 @@ def time_of(row: Cell, target: str, *, seeds: int) -> str:
 def draw(models: dict[str, dict[str, Cell]], path: Path) -> None:
     """Draw validation scores against seconds, a panel per graph and model."""
     tables = {f"{graph}, {model}": table for model in DRAWN for graph, table in models.get(model, {}).items()}
-    columns = min(5, len(tables))
+    columns = min(4, len(tables))
     rows = -(-len(tables) // columns)
     size = (3.0 * columns, 2.6 * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
@@ -291,9 +292,9 @@ def draw(models: dict[str, dict[str, Cell]], path: Path) -> None:
         axis.axis("off")
     for axis, (graph, table) in zip(axes.flat, tables.items(), strict=False):
         for method, points in table["curves"].items():
-            style = {"color": f"C{METHODS.split(',').index(method)}", "linewidth": 1.2}
+            style = {"color": COLOURS[method], "linewidth": 1.2}
             if method == "top":
-                style = {"color": "#c0392b", "linewidth": 2.2, "zorder": 3}
+                style |= {"linewidth": 2.2, "zorder": 3}
             axis.plot([point[0] for point in points], [point[1] for point in points], label=method, **style)
         score = table["reference"]["score"]
         axis.axhline(0.98 * score, color="#888888", linewidth=0.8, linestyle=":")
