@@ -141,7 +141,7 @@ def _facts(found: Row) -> list[str]:
     """Write promises as a table, all else as a list."""
     lines = [f"- {key}: {value}" for key, value in found.items() if key != "promises"]
     if "promises" in found:
-        lines += ["", "| ratio | measured | promised | |", "|---|---|---|---|"]
+        lines += ["", "| ratio | measured | promised | within 10 % (errors: exactly) |", "|---|---|---|---|"]
     for each in found.get("promises", []):
         bound = f"<= {each['at_most']:.3g}" if each["at_most"] is not None else ""
         bound = f">= {each['at_least']:.3g}" if each["at_least"] is not None else bound

@@ -49,4 +49,5 @@ def test_the_verdict_counts_every_bound(race: ModuleType) -> None:
     said = race.verdict("gcn-3", [fast, level, worse])
     assert "gcn-3, 3 graphs" in said
     assert "a quarter at most on 1, half at most on 1, less than all on 1;" in said
-    assert said.endswith("on 2.")
+    assert "on 0 of these no other arrived" in said
+    assert said.endswith("is the best on 1, and within one standard error of the best on 1 more.")

@@ -166,21 +166,28 @@ class Basis:
             return self.embed(self.model, _to(), current=True)
         residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
-        collect = _to(residual.add, self._seen(_added(principal), *keep), self.loader.forget)
-        self.whole = False
+        blind = self.bare or not self.whole  # without offsets nothing is to be learnt of how long they last
+        collect = _to(residual.add, self._seen(_added(principal), *keep), self._forget)
         out = self.embed(self.model, collect, current=True, output=output)
-        if self.bare:  # nothing was compensated, so nothing is to be learnt of how long that lasts
+        if blind:
             self.bare = False
             self._keep(residual)
         else:
             self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
         self.compensator.finish(principal)
+        self.whole = False
         self.loader.compensate(exact)
         self.whole = True
         self._let_go()
         self.loader.tell(f"refreshed at an age of {age}: {self.refreshing.why}", 1, 1)
         return out
+
+    def _forget(self, place: str, _: Tensor) -> None:
+        """Let go of the offsets of a place that new ones are about to replace: they are as large as its rows."""
+        if self.offset:
+            self.whole = False
+            self.loader.forget(place)
 
     def certify(self, network: nn.Module | None = None) -> float:
         """Measure the compensation on the embeddings of a network, by default a held-out random initialisation."""

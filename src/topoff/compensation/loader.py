@@ -141,8 +141,8 @@ class Loader:
                 del self._exact[place]
         self.tell("compensating batches", len(self._batches), len(self._batches))
 
-    def forget(self, place: str, _: Tensor) -> None:
-        """Let go of the offsets of a place, where others are about to replace them: they are as large as its rows."""
+    def forget(self, place: str) -> None:
+        """Let go of the offsets of a place."""
         for batch in self._batches:
             for way in ways_of(place, self.plan):
                 batch.compensation.offsets.pop((place, way), None)

@@ -333,7 +333,10 @@ def test_old_offsets_are_let_go_while_a_refresh_goes_on_and_one_that_fails_is_ma
         with pytest.raises(OSError, match="no space"):
             top.refresh()
     assert left == [places - {first}]
+    assert not top.basis.whole
+    learnt = top.refreshing.last
     next(iter(top))  # refreshed again, though the basis is young
+    assert top.refreshing.last == learnt, "what is missing without offsets says nothing of how long they last"
     assert {place for place, _ in batch.compensation.offsets} == places
     assert top.fidelity().relative_error < 1e-5
 
