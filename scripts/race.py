@@ -50,7 +50,6 @@ GRAPHS = {  # name: seconds of a race
     "dense": 12,
 }
 COLUMNS = ("95", "98", "99")
-POINTS = 120  # of a curve, at most, and the last one
 HALF = 0.5  # of the best other method's seconds: what TOP is to need at most
 BOUNDS = {"a quarter at most": 0.25, "half at most": HALF, "less than all": 1 - 1e-9}
 Cell = dict[str, Any]
@@ -145,7 +144,7 @@ def curve(folder: Path) -> list[tuple[float, float]]:
         before = json.loads((run / "result.json").read_text())["preprocess_seconds"]
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         found = [(round(before + row["train_seconds"], 2), row["val"]) for row in rows if row.get("val") is not None]
-    return [*found[:: -(-len(found) // POINTS)], found[-1]] if len(found) > POINTS else found
+    return found
 
 
 def best_of_others(table: Cell, target: str) -> tuple[str, float] | None:
