@@ -75,7 +75,7 @@ class Config:
     ratio: Annotated[Annotated[float, Gt(0), Le(1)] | None, "Fraction of the nodes per batch."] = None
     parts: Annotated[Positive | None, "Number of clusters to merge into batches."] = None
     regroup: Annotated[bool | None, "Merge the clusters into new batches every epoch."] = None
-    train_only: Annotated[bool, "Batch only the training nodes; all others are compensated."] = False
+    train_only: Annotated[bool | None, "Batch only the training nodes; all others are compensated."] = None
     reach: Annotated[
         Natural | None, "Batch only nodes within so many edges of a training node; all others are compensated."
     ] = None

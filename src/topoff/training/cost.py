@@ -226,7 +226,7 @@ def workload(config: Config, data: Data) -> Workload:
 
 def _training_only(config: Config) -> bool:
     """Whether the training nodes alone are batched."""
-    return config.method in TARGETS or (config.train_only and "train_only" in METHODS[config.method].settings)
+    return config.method in TARGETS or bool(config.train_only and "train_only" in METHODS[config.method].settings)
 
 
 def _sampled(config: Config, data: Data, mask: Tensor, *, batches: int, targets: int) -> Workload:

@@ -30,7 +30,9 @@ from topoff.training.config import EPOCHS, FIELDS, Config
 NODES_PER_RANK = 8  # a regression wants several rows per direction
 LONG = 10  # epochs of a run whose first estimate may wait for one of them
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
+MANY = 24  # messages per node from which on those from outside are compensated as well as those inside
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
+NEXT = 0.3  # of all nodes: training nodes and their neighbours are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
 USUAL = ("regroup", "fanout", "mix")  # settings for which every method has its own default
 
@@ -59,9 +61,11 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
             take("batches", *_clusters(config, data))
         elif "batches" in read:
             take("batches", "random", "no edges, nothing to cluster")
-        reach, batched = _reach(config, data)
+        alone, why = _train_only(config, data)
+        if "train_only" in read:
+            take("train_only", alone, why)
+        reach, batched, why = _reach(config, data, train_only=alone)
         if reach is not None:
-            why = f"{batched:,} of {nodes:,} nodes are near enough to a training node to count for its loss"
             take("reach", reach, why)
         labels = int(data.train_mask.sum()) if "train_mask" in data else nodes
         ratio, why = usual_ratio(batched, labels=labels)
@@ -69,7 +73,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
         offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
-        usual = usual_rank(config.batches or "kaminpar", offset=offset, few=config.train_only)
+        usual = usual_rank(config.batches or "kaminpar", offset=offset, few=alone)
         most = max(1, batch // NODES_PER_RANK)
         why = "a few directions follow what changes outside" if usual == LITTLE else "all from outside is compensated"
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
@@ -97,18 +101,59 @@ def _clusters(config: Config, data: Data) -> tuple[str, str]:
     return affordable(data.edge_index.size(1), int(data.num_nodes or 0))
 
 
-def _reach(config: Config, data: Data) -> tuple[int | None, int]:
-    """Return the reach to choose, and the nodes to batch: those that count, where they are less than half of all."""
+def _train_only(config: Config, data: Data) -> tuple[bool, str]:
+    """Choose whether the training nodes are batched alone: they are, where averages of many messages are compensated.
+
+    A batch then has more labels for the same rows. Where nodes have few neighbours, each of them counts by itself, and
+    those outside are followed less well; so do few training nodes follow many others.
+    """
+    read = METHODS[config.method].settings
+    if "train_only" not in read or config.train_only is not None:
+        return bool(config.train_only and "train_only" in read), ""
+    if "rank" not in read:
+        return False, f"usual for {config.method}"
+    if config.reach is not None:
+        return False, "nodes in reach of a training node are batched, too"
+    if config.batches in SAMPLERS or "train_mask" not in data:
+        return False, "all nodes are batched"
+    nodes, labels = int(data.num_nodes or 0), int(data.train_mask.sum())
+    each = data.edge_index.size(1) / max(1, nodes)
+    if each < MANY:
+        return False, f"{each:.0f} messages per node: each neighbour counts, and those in the batch are exact"
+    if labels <= WHOLE:
+        return False, f"{labels:,} training nodes are too few to follow all others"
+    if not _follows(config):
+        return False, "what changes outside is not followed"
+    return True, f"{each:.0f} messages per node: their means are compensated well, and a batch has more labels"
+
+
+def _reach(config: Config, data: Data, *, train_only: bool) -> tuple[int | None, int, str]:
+    """Return the reach to choose, the nodes to batch, and why: those that count, where they are less than half of all.
+
+    Where labels are few, training nodes and their neighbours are batched alone if that halves the rows at least: what
+    lies behind them is followed well enough, and a step costs a fraction.
+    """
     nodes, read = int(data.num_nodes or 0), METHODS[config.method].settings
     if "train_mask" not in data:
-        return None, nodes
-    if config.train_only and "train_only" in read:
-        return None, int(data.train_mask.sum())
-    if "reach" not in read or (config.reach is None and (nodes <= WHOLE or config.batches in SAMPLERS)):
-        return None, nodes
-    hops = config.layers - 1 if config.reach is None else config.reach  # what the first layer reads is known
-    near = len(near_training(data, hops))
-    return (hops, near) if config.reach is not None or near <= FEW * nodes else (None, nodes)
+        return None, nodes, ""
+    if train_only:
+        return None, int(data.train_mask.sum()), ""
+    if config.reach is not None and "reach" in read:
+        return config.reach, len(near_training(data, config.reach)), ""
+    if "reach" not in read or nodes <= WHOLE or config.batches in SAMPLERS:
+        return None, nodes, ""
+    hops = config.layers - 1  # what the first layer reads is known
+    near, far = (len(near_training(data, reach)) for reach in (min(1, hops), hops))
+    if _follows(config) and near <= NEXT * nodes and 2 * near <= far:
+        return 1, near, f"{near:,} of {nodes:,} nodes are training nodes or next to one: what lies behind is followed"
+    why = f"{far:,} of {nodes:,} nodes are near enough to a training node to count for its loss"
+    return (hops, far, why) if far <= FEW * nodes else (None, nodes, "")
+
+
+def _follows(config: Config) -> bool:
+    """Whether what changes outside of batches is followed: compensated since the last refresh, and refreshed."""
+    offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
+    return offset and config.rank != 0
 
 
 def _usual(method: Any, name: str) -> Any:

@@ -38,7 +38,7 @@ def test_clusters_in_little_memory_where_there_is_little(monkeypatch: pytest.Mon
 
 def test_nothing_is_left_open() -> None:
     result, choices = chosen(100)
-    assert set(choices) == {"batches", "ratio", "rank", "refresh", "late", "regroup", "eval_every"}
+    assert set(choices) == {"batches", "ratio", "train_only", "rank", "refresh", "late", "regroup", "eval_every"}
     assert all(getattr(result, name) is not None for name in choices)
 
 
@@ -114,6 +114,75 @@ def test_nodes_that_count_for_no_training_node_are_left_out() -> None:
     assert choose(config(method="cluster"), data)[0].reach is None
 
 
+def chain(nodes: int, *, labels: int) -> Data:
+    """Return paths of ten nodes each, the first so many of which begin with a training node."""
+    source = torch.arange(nodes - 1)
+    source = source[source % 10 != 9]
+    data = Data(x=torch.ones(nodes, 1), edge_index=torch.stack([source, source + 1]))
+    data.train_mask = (torch.arange(nodes) % 10 == 0) & (torch.arange(nodes) < 10 * labels)
+    return data
+
+
+def test_with_few_labels_their_neighbours_are_batched_alone_where_that_halves_the_rows() -> None:
+    few = chain(20_000, labels=500)
+    made, choices = choose(config(layers=5), few)
+    assert made.reach == 1
+    why = "1,000 of 20,000 nodes are training nodes or next to one: what lies behind is followed"
+    assert next(choice.why for choice in choices if choice.what == "reach") == why
+    assert choose(config(layers=4), few)[0].reach == 1
+    assert choose(config(layers=3), few)[0].reach == 2  # 1,500 nodes, and exact
+    assert choose(config(layers=2), few)[0].reach == 1
+    assert choose(config(layers=1), few)[0].reach == 0
+    for given in ({"offset": False}, {"refresh": "never"}, {"rank": 0}, {"estimator": "paper"}):
+        assert choose(config(layers=5, **given), few)[0].reach == 4  # nothing behind would be followed
+    assert choose(config(layers=5, reach=3), few)[0].reach == 3
+
+
+def labelled(nodes: int, *, labels: int, each: int) -> Data:
+    """Return a graph with so many training nodes, and so many messages per node."""
+    data = graph(nodes, edges=each * nodes)
+    data.train_mask = torch.arange(nodes) < labels
+    return data
+
+
+def alone(data: Data, **settings: object) -> tuple[Config, str]:
+    """Choose whether the training nodes are batched alone; return the settings and the reason."""
+    made, choices = choose(config(**settings), data)
+    return made, next((choice.why for choice in choices if choice.what == "train_only"), "")
+
+
+def test_training_nodes_are_batched_alone_where_nodes_have_many_messages() -> None:
+    made, why = alone(labelled(20_000, labels=12_000, each=30))
+    assert made.train_only is True
+    assert why == "30 messages per node: their means are compensated well, and a batch has more labels"
+    assert (made.reach, made.ratio, made.rank) == (None, 0.0333, 50)  # of 12,000 nodes
+    assert alone(labelled(20_000, labels=12_000, each=23))[0].train_only is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"reach": 1}, "nodes in reach of a training node are batched, too"),
+        ({"batches": "saint-node"}, "all nodes are batched"),
+        ({"offset": False}, "what changes outside is not followed"),
+        ({"refresh": "never"}, "what changes outside is not followed"),
+        ({"rank": 0}, "what changes outside is not followed"),
+        ({"method": "cluster"}, "usual for cluster"),
+        ({"method": "drop"}, "usual for drop"),
+    ],
+    ids=str,
+)
+def test_all_nodes_are_batched_where_those_outside_could_not_be_followed(settings: dict[str, Any], why: str) -> None:
+    made, found = alone(labelled(20_000, labels=12_000, each=30), **settings)
+    assert (made.train_only, found) == (False, why)
+
+
+def test_all_nodes_are_batched_where_training_nodes_are_few() -> None:
+    made, why = alone(labelled(20_000, labels=1_000, each=30))
+    assert (made.train_only, why) == (False, "1,000 training nodes are too few to follow all others")
+    assert alone(graph(20_000, edges=600_000))[0].train_only is False  # no masks
+
+
 def test_a_graph_without_edges_is_not_clustered() -> None:
     result, choices = chosen(100, edges=0)
     assert result.batches == "random"
@@ -122,7 +191,7 @@ def test_a_graph_without_edges_is_not_clustered() -> None:
 
 
 def test_what_the_user_says_is_kept() -> None:
-    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "late": False}
+    given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "late": False, "train_only": False}
     given |= {"regroup": True, "eval_every": 7}
     result, choices = chosen(100, **given)
     assert choices == {}
