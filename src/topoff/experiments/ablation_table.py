@@ -146,12 +146,9 @@ NORM = Ablation(
 TRAIN_ONLY = Ablation(
     "train-only",
     "which nodes are batched",
-    "As topoff chooses them by the messages per node; all nodes, or where these are at most half of them those that "
-    "reach a training node (reach); or the training nodes alone with all others compensated (train_only).",
-    (
-        default("as chosen"),
-        Value("all, or those in reach", {"train_only": False}),
-        Value("train_only", {"train_only": True}),
-    ),
+    "All nodes, or where these are at most half of them those that reach a training node (reach, as topoff chooses "
+    "it); or the training nodes alone with all others compensated (train_only), which topoff chooses where nodes have "
+    "many messages. All other ablations batch all nodes.",
+    (default("all, or those in reach"), Value("train_only", {"train_only": True})),
 )
 TABLE = (ESTIMATOR, RANK, INITS, ANCHORS, FIRST_LAYER, OFFSET, REFRESH, SHARE, DEPTH, NORM, TRAIN_ONLY)

@@ -70,7 +70,7 @@ def run(setting: Setting, method: str, scope: Scope, **more: Any) -> Cell:
         own |= {"parts": None, "ratio": 0.25} if setting.config else {"ratio": 0.25}
     if setting.config == "gcnii-jk-products":
         own["edge_dropout"] = 0.0  # which histories cannot serve: all methods do without
-    if method == "top" or (setting.train_only and method == "cluster"):
+    if method in ("top", "cluster"):
         own["train_only"] = setting.train_only  # as in the paper, whatever topoff would choose
     settings = {**source(setting.graph, scope).settings, "config": setting.config, "train": {**own, **more}}
     return Cell("training", settings, weight=3.0)

@@ -22,6 +22,7 @@ from topoff.forward.plan import Plan
 from topoff.graph.aggregation import Aggregation
 from topoff.graph.graph import Chain, Graph, Neighborhood
 from topoff.graph.operators import Movable, Operator, Sparse, multiply
+from topoff.graph.sparse_rows import as_sparse, entries_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +58,16 @@ class Structure(Movable):
     constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, and of X itself for the empty chain
     lasting: bool = True  # whether what is computed when it is first needed is kept: not of a batch on disk
     _halo_constants: dict[Chain, Tensor] = field(default_factory=dict)
+    _entries: dict[Chain, Sparse | None] = field(default_factory=dict)  # of constants that are mostly zero
+
+    def for_linear(self, chain: Chain) -> Tensor:
+        """Return a constant for a linear layer to read: where it is mostly zero, its entries alone are multiplied."""
+        rows = self.constants[chain]
+        if not self.lasting:
+            return rows
+        if chain not in self._entries:
+            self._entries[chain] = entries_of(rows)
+        return as_sparse(rows, self._entries[chain])
 
     def halo_constant(self, chain: Chain) -> Tensor:
         """Return A[B,C] (A ... A X)_C: what the halo adds where a model drops out its input features; (b, f)."""

@@ -61,10 +61,10 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
             take("batches", *_clusters(config, data))
         elif "batches" in read:
             take("batches", "random", "no edges, nothing to cluster")
-        alone, why = _train_only(config, data)
+        alone, why = _train_only(config, data, processes=processes)
         if "train_only" in read:
             take("train_only", alone, why)
-        reach, batched, why = _reach(config, data, train_only=alone)
+        reach, batched, why = _reach(config, data, train_only=alone, processes=processes)
         if reach is not None:
             take("reach", reach, why)
         labels = int(data.train_mask.sum()) if "train_mask" in data else nodes
@@ -75,7 +75,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
         usual = usual_rank(config.batches or "kaminpar", offset=offset, few=alone)
         most = max(1, batch // NODES_PER_RANK)
-        why = "a few directions follow what changes outside" if usual == LITTLE else "all from outside is compensated"
+        why = "a few directions follow what changes outside" if usual == LITTLE else "most comes from outside"
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
         take("rank", min(usual, most), why)
         take("refresh", "auto", "as often as it pays: by what is missing, and by the work of an epoch")
@@ -101,11 +101,12 @@ def _clusters(config: Config, data: Data) -> tuple[str, str]:
     return affordable(data.edge_index.size(1), int(data.num_nodes or 0))
 
 
-def _train_only(config: Config, data: Data) -> tuple[bool, str]:
+def _train_only(config: Config, data: Data, *, processes: int) -> tuple[bool, str]:
     """Choose whether the training nodes are batched alone: they are, where averages of many messages are compensated.
 
     A batch then has more labels for the same rows. Where nodes have few neighbours, each of them counts by itself, and
-    those outside are followed less well; so do few training nodes follow many others.
+    those outside are followed less well; nor do few training nodes follow many others. A `ratio` that was given is one
+    of all nodes.
     """
     read = METHODS[config.method].settings
     if "train_only" not in read or config.train_only is not None:
@@ -114,20 +115,20 @@ def _train_only(config: Config, data: Data) -> tuple[bool, str]:
         return False, f"usual for {config.method}"
     if config.reach is not None:
         return False, "nodes in reach of a training node are batched, too"
-    if config.batches in SAMPLERS or "train_mask" not in data:
+    if config.ratio is not None or config.batches in SAMPLERS or "train_mask" not in data:
         return False, "all nodes are batched"
     nodes, labels = int(data.num_nodes or 0), int(data.train_mask.sum())
     each = data.edge_index.size(1) / max(1, nodes)
     if each < MANY:
         return False, f"{each:.0f} messages per node: each neighbour counts, and those in the batch are exact"
-    if labels <= WHOLE:
+    if labels <= WHOLE * processes:
         return False, f"{labels:,} training nodes are too few to follow all others"
     if not _follows(config):
         return False, "what changes outside is not followed"
     return True, f"{each:.0f} messages per node: their means are compensated well, and a batch has more labels"
 
 
-def _reach(config: Config, data: Data, *, train_only: bool) -> tuple[int | None, int, str]:
+def _reach(config: Config, data: Data, *, train_only: bool, processes: int) -> tuple[int | None, int, str]:
     """Return the reach to choose, the nodes to batch, and why: those that count, where they are less than half of all.
 
     Where labels are few, training nodes and their neighbours are batched alone if that halves the rows at least: what
@@ -143,8 +144,12 @@ def _reach(config: Config, data: Data, *, train_only: bool) -> tuple[int | None,
     if "reach" not in read or nodes <= WHOLE or config.batches in SAMPLERS:
         return None, nodes, ""
     hops = config.layers - 1  # what the first layer reads is known
-    near, far = (len(near_training(data, reach)) for reach in (min(1, hops), hops))
-    if _follows(config) and near <= NEXT * nodes and 2 * near <= far:
+    near = len(near_training(data, min(1, hops)))
+    if near > FEW * nodes:  # and the more those behind
+        return None, nodes, ""
+    far = near if hops < 2 else len(near_training(data, hops))
+    follows = _follows(config) and config.ratio is None and processes == 1
+    if follows and near <= NEXT * nodes and 2 * near <= far:
         return 1, near, f"{near:,} of {nodes:,} nodes are training nodes or next to one: what lies behind is followed"
     why = f"{far:,} of {nodes:,} nodes are near enough to a training node to count for its loss"
     return (hops, far, why) if far <= FEW * nodes else (None, nodes, "")
@@ -152,8 +157,9 @@ def _reach(config: Config, data: Data, *, train_only: bool) -> tuple[int | None,
 
 def _follows(config: Config) -> bool:
     """Whether what changes outside of batches is followed: compensated since the last refresh, and refreshed."""
-    offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
-    return offset and config.rank != 0
+    refresh = config.refresh or "auto"
+    offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=refresh)
+    return offset and refresh != "never" and config.rank != 0
 
 
 def _usual(method: Any, name: str) -> Any:

@@ -36,6 +36,8 @@ def begin(config: Config, folder: RunFolder, *, command: str) -> None:
         return
     settings = folder.settings()
     left_open: dict[str, Any] = {key: None for key in settings.reasons if getattr(config, key) is None}
+    if config.train_only is None and not settings.config.train_only:  # false was written before it could be left open
+        left_open["train_only"] = None
     changed = difference(dataclasses.replace(settings.config, **left_open), config)
     if changed:
         raise ValueError(

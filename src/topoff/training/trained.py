@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.partition import affordable
+from topoff.batching.ratio import usual_ratio
 from topoff.batching.stored import STORED, stored_parts
 from topoff.compensation.fidelity import fidelity_of
 from topoff.compensation.top import TOP
@@ -38,7 +39,10 @@ from topoff.training.state import data_hash, load_weights
 from topoff.training.trust import refuse_foreign
 
 # what `choose` may choose
-CHOSEN = ("batches", "ratio", "regroup", "rank", "refresh", "late", "fanout", "mix", "eval_every")
+CHOSEN = (
+    *("batches", "ratio", "train_only", "reach", "regroup", "rank", "refresh", "late", "fanout", "mix"),
+    *("accumulate", "eval_every"),
+)
 
 LARGE = 100_000  # nodes that exact inference takes at a time at most, on another graph than a run was trained on
 
@@ -218,7 +222,10 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
     They are compensated as the paper does: an offset at the final weights would make them exact, whatever they miss.
     """
     config, model, nodes = run.config, model_of(run, data), max(1, int(data.num_nodes or 0))
-    ratio = max(config.ratio or 1.0, 1 / nodes)  # another graph may be smaller
+    given = config.ratio or 1.0
+    if config.train_only or config.reach is not None:  # it was one of fewer nodes
+        given = min(given, usual_ratio(nodes, labels=nodes)[0])
+    ratio = max(given, 1 / nodes)  # another graph may be smaller
     if nodes > run.nodes:  # or too large for batches of that many of its nodes
         ratio = min(ratio, max(LARGE, ratio * run.nodes) / nodes)
     name: str = config.batches or "random"
@@ -241,7 +248,7 @@ def evaluate(run: Trained, data: Data, *, compensated: bool = False) -> dict[str
     result: dict[str, Any] = {**run.task.score(exact, data.y, masks=masks), "metric": run.task.metric, "exact": True}
     if compensated:
         seen = outputs(run, data, compensated=True)
-        known = ~seen.isnan().any(dim=1)  # with train_only, nodes in no batch have no output
+        known = ~seen.isnan().any(dim=1)  # of overlapping sets: nodes in no batch have no output
         scores = run.task.score(seen.nan_to_num(), data.y, masks={name: mask & known for name, mask in masks.items()})
         result["compensated"] = {**scores, "fidelity": fidelity_of(exact, seen)}
     return result | {"nodes": int(data.num_nodes or 0), "peak_rss_mb": round(peak_memory() / 2**20, 1)}

@@ -78,7 +78,7 @@ def test_what_is_marked_is_what_topoff_does() -> None:
     assert marked("estimator") == config.estimator
     assert marked("first-layer") == config.method
     assert marked("norm") == inspect.signature(Network).parameters["norm"].default
-    assert marked("train-only") == "as chosen"
+    assert marked("train-only") == {False: "all, or those in reach", True: "train_only"}[config.train_only]
     bare = TOP(GCN(1, 2, num_layers=1), data, refresh="never")
     assert marked("inits") == str(bare.inits)
     assert not bare.offset

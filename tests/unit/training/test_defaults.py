@@ -136,6 +136,12 @@ def test_with_few_labels_their_neighbours_are_batched_alone_where_that_halves_th
     for given in ({"offset": False}, {"refresh": "never"}, {"rank": 0}, {"estimator": "paper"}):
         assert choose(config(layers=5, **given), few)[0].reach == 4  # nothing behind would be followed
     assert choose(config(layers=5, reach=3), few)[0].reach == 3
+    assert choose(config(layers=5, ratio=0.5), few)[0].reach == 4  # a part of what was always batched
+    assert choose(config(layers=5), few, processes=2)[0].reach == 4
+    assert choose(config(layers=9), chain(10_000, labels=250))[0].reach == 1  # 500 nodes, instead of 2,250
+    many = chain(3_000, labels=300)
+    many.train_mask |= torch.arange(3_000) % 10 == 5  # 1,200 nodes are next to one or are one, and all within four
+    assert choose(config(layers=5), many)[0].reach is None
 
 
 def labelled(nodes: int, *, labels: int, each: int) -> Data:
@@ -156,6 +162,7 @@ def test_training_nodes_are_batched_alone_where_nodes_have_many_messages() -> No
     assert made.train_only is True
     assert why == "30 messages per node: their means are compensated well, and a batch has more labels"
     assert (made.reach, made.ratio, made.rank) == (None, 0.0333, 50)  # of 12,000 nodes
+    assert alone(labelled(20_000, labels=12_000, each=24))[0].train_only is True
     assert alone(labelled(20_000, labels=12_000, each=23))[0].train_only is False
 
 
@@ -164,8 +171,9 @@ def test_training_nodes_are_batched_alone_where_nodes_have_many_messages() -> No
     [
         ({"reach": 1}, "nodes in reach of a training node are batched, too"),
         ({"batches": "saint-node"}, "all nodes are batched"),
+        ({"ratio": 0.1}, "all nodes are batched"),  # of which it is a part
         ({"offset": False}, "what changes outside is not followed"),
-        ({"refresh": "never"}, "what changes outside is not followed"),
+        ({"refresh": "never", "offset": True}, "what changes outside is not followed"),
         ({"rank": 0}, "what changes outside is not followed"),
         ({"method": "cluster"}, "usual for cluster"),
         ({"method": "drop"}, "usual for drop"),
@@ -180,6 +188,9 @@ def test_all_nodes_are_batched_where_those_outside_could_not_be_followed(setting
 def test_all_nodes_are_batched_where_training_nodes_are_few() -> None:
     made, why = alone(labelled(20_000, labels=1_000, each=30))
     assert (made.train_only, why) == (False, "1,000 training nodes are too few to follow all others")
+    data = labelled(20_000, labels=2_000, each=30)
+    assert choose(config(), data)[0].train_only is True
+    assert choose(config(), data, processes=2)[0].train_only is False  # each wants a batch of its own
     assert alone(graph(20_000, edges=600_000))[0].train_only is False  # no masks
 
 

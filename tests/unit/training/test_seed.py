@@ -26,7 +26,15 @@ from topoff.training.trained import graph_for, open_run, outputs
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 TABLES = Path(__file__).parents[3] / "examples" / "tables"
 SETTINGS: dict[str, Any] = {"dataset": "graph", "layers": 2, "hidden": 8, "epochs": 3, "ratio": 0.5}
-OPEN = ["batches", "regroup", "rank", "refresh", "late", "eval_every"]  # of method top with these settings
+OPEN = [
+    "batches",
+    "regroup",
+    "train_only",
+    "rank",
+    "refresh",
+    "late",
+    "eval_every",
+]  # of method top with these settings
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +124,18 @@ def test_other_settings_than_those_of_the_run_are_refused(tmp_path: Path) -> Non
         with pytest.raises(ValueError, match=rf"run was begun with \(got {message}\); use those, or choose another"):
             begin(settings(**changes), folder, command="another")
     assert (folder.path / "config.toml").read_bytes() == before
+
+
+def test_a_run_of_before_the_batched_nodes_were_chosen_goes_on(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    old = settings(rank=6, train_only=False)
+    folder.write("config.toml", write_toml(old, command="topoff compare graph"))  # without a reason: nobody chose it
+    begin(settings(rank=6), folder, command="another")
+    with pytest.raises(ValueError, match="train_only: False -> True"):
+        begin(settings(rank=6, train_only=True), folder, command="another")
+    folder.write("config.toml", write_toml(settings(rank=6, train_only=True), command="topoff compare graph"))
+    with pytest.raises(ValueError, match="train_only: True -> None"):
+        begin(settings(rank=6), folder, command="another")
 
 
 def test_a_finished_run_is_only_opened(tmp_path: Path) -> None:

@@ -258,6 +258,15 @@ def test_compensated_scores_stand_beside_the_exact_ones(tmp_path: Path) -> None:
     assert found["fidelity"] < 1
 
 
+def test_what_was_one_batch_of_few_nodes_is_more_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run = trained(tmp_path, reach=0, ratio=1.0, rank=3)
+    data = graph_of(run.config)
+    monkeypatch.setattr("topoff.training.trained.usual_ratio", lambda nodes, *, labels: (0.25, f"{nodes} {labels}"))
+    assert evaluate(run, data, compensated=True)["compensated"]["fidelity"] < 1
+    _, run = trained(tmp_path / "all", ratio=1.0, rank=3)
+    assert evaluate(run, data, compensated=True)["compensated"]["fidelity"] == pytest.approx(1)  # all in one
+
+
 # predictions
 
 

@@ -1,0 +1,76 @@
+"""Rows that are mostly zero, such as bags of words: a linear layer multiplies with their entries alone.
+
+>>> rows = torch.zeros(4, 300).index_put((torch.arange(4), torch.arange(4)), torch.ones(4))
+>>> entries = entries_of(rows)
+>>> weight = torch.rand(2, 300)
+>>> torch.allclose(F.linear(as_sparse(rows, entries), weight), F.linear(rows, weight))
+True
+>>> entries_of(torch.ones(4, 300)) is None
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from topoff.graph.operators import Sparse, to_sparse
+
+WIDE, SCARCE = 256, 0.1  # columns at least, and entries at most of them, for which the dense product is the slower one
+LOOKED_AT = 64  # rows that tell how many entries there are
+
+
+def entries_of(rows: Tensor) -> Sparse | None:
+    """Return rows (b, f) by their entries, where these are few enough to be multiplied faster; else None."""
+    if rows.is_cuda or rows.dim() != 2 or rows.size(1) < WIDE or not rows.size(0) or not _is_plain(rows.dtype):
+        return None
+    some = rows[:: max(1, len(rows) // LOOKED_AT)]
+    if int(torch.count_nonzero(some)) > SCARCE * some.numel():
+        return None
+    places = rows.nonzero()
+    ends = torch.count_nonzero(rows, dim=1).cumsum(0)
+    given = rows[places[:, 0], places[:, 1]].numpy(), places[:, 1].int().numpy(), F.pad(ends, (1, 0)).int().numpy()
+    return to_sparse(sp.csr_array(given, shape=tuple(rows.shape)), rows.dtype)
+
+
+def _is_plain(dtype: torch.dtype) -> bool:
+    """Whether products are taken in the type itself."""
+    return dtype in (torch.float32, torch.float64)
+
+
+class SparseRows(Tensor):
+    """A dense tensor, for all but linear layers, which multiply with its entries."""
+
+    entries: Sparse
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch; what it returns is a plain tensor."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is F.linear and type(args[0]) is cls:
+                return _linear(args[0], *args[1:], **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+
+def as_sparse(rows: Tensor, entries: Sparse | None) -> Tensor:
+    """Return rows as a tensor whose linear layers are multiplied by entries, where there are some."""
+    if entries is None:
+        return rows
+    found = rows.as_subclass(SparseRows)
+    found.entries = entries
+    return found
+
+
+def _linear(rows: SparseRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return rows @ weight^T + bias, in mixed precision and other types by the dense product."""
+    if weight.dtype != rows.dtype or torch.is_autocast_enabled(rows.device.type) or weight.device != rows.device:
+        return F.linear(rows.as_subclass(Tensor), weight, bias)
+    out = rows.entries @ weight.T
+    return out if bias is None else out + bias
