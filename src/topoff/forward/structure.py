@@ -22,7 +22,7 @@ from topoff.forward.plan import Plan
 from topoff.graph.aggregation import Aggregation
 from topoff.graph.graph import Chain, Graph, Neighborhood
 from topoff.graph.operators import Movable, Operator, Sparse, multiply
-from topoff.graph.sparse_rows import as_sparse, entries_of
+from topoff.graph.sparse_rows import for_linear
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,19 +55,9 @@ class Structure(Movable):
     nodes: Tensor  # (b,) global ids
     spots: dict[Operator, Spot]
     around: dict[str, Neighborhood]  # by flow, or all `AROUND`, for the general path
-    constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, and of X itself for the empty chain
+    constants: dict[Chain, Tensor]  # (b, f) rows of A ... A X, which may be `SparseRows`, and of X for the empty chain
     lasting: bool = True  # whether what is computed when it is first needed is kept: not of a batch on disk
     _halo_constants: dict[Chain, Tensor] = field(default_factory=dict)
-    _entries: dict[Chain, Sparse | None] = field(default_factory=dict)  # of constants that are mostly zero
-
-    def for_linear(self, chain: Chain) -> Tensor:
-        """Return a constant for a linear layer to read: where it is mostly zero, its entries alone are multiplied."""
-        rows = self.constants[chain]
-        if not self.lasting:
-            return rows
-        if chain not in self._entries:
-            self._entries[chain] = entries_of(rows)
-        return as_sparse(rows, self._entries[chain])
 
     def halo_constant(self, chain: Chain) -> Tensor:
         """Return A[B,C] (A ... A X)_C: what the halo adds where a model drops out its input features; (b, f)."""
@@ -113,11 +103,17 @@ def closed_structure(graph: Graph, plan: Plan) -> Structure:
         whole = graph.aggregation(operator)
         spots[operator] = Spot(whole.all(), nodes[:0], whole.rows(nodes[:0]))
     around = {flow: graph.neighborhood(nodes, flow=flow) for flow in plan.flows}
-    constants = {chain: graph.propagated(chain) for chain in plan.chains}
+    constants = {chain: _read(graph, plan, graph.propagated(chain)) for chain in plan.chains}
     return Structure(nodes, spots, around, constants | {(): graph.data.x} if constants else {})
 
 
 def _constants(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> dict[Chain, Tensor]:
     """Return the rows of the propagated features that a plan needs, those of the features among them."""
-    constants = {chain: graph.propagated_rows(chain, nodes) for chain in plan.chains}
+    constants = {chain: _read(graph, plan, graph.propagated_rows(chain, nodes)) for chain in plan.chains}
     return constants | {(): graph.data.x.index_select(0, nodes) if x is None else x} if constants else {}
+
+
+def _read(graph: Graph, plan: Plan, rows: Tensor) -> Tensor:
+    """Return constants as they are read: in memory, by a conv that multiplies first, perhaps by their entries alone."""
+    multiplied = graph.shelf is None and any(conv.transforms_first for conv in plan.convs)
+    return for_linear(rows) if multiplied else rows

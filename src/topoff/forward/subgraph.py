@@ -115,7 +115,7 @@ class Subgraph(Handler):
             return wide.widen(call.run(given))
         if conv.transforms_first and call.known:
             chain, raw = (call.operator,), raw and not call.x.requires_grad
-            given["x"] = structure.for_linear(chain) if raw else torch.cat([call.x, structure.halo_constant(chain)])
+            given["x"] = structure.constants[chain] if raw else torch.cat([call.x, structure.halo_constant(chain)])
             call.aggregated = raw
         elif conv.transforms_first and self.before_weights and call.x.dim() == 2:
             given["x"], call.aggregated = self.aggregate(place, call.operator, call.x), True

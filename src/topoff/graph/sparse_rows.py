@@ -1,16 +1,16 @@
 """Rows that are mostly zero, such as bags of words: a linear layer multiplies with their entries alone.
 
 >>> rows = torch.zeros(4, 300).index_put((torch.arange(4), torch.arange(4)), torch.ones(4))
->>> entries = entries_of(rows)
->>> weight = torch.rand(2, 300)
->>> torch.allclose(F.linear(as_sparse(rows, entries), weight), F.linear(rows, weight))
-True
->>> entries_of(torch.ones(4, 300)) is None
-True
+>>> found, weight = for_linear(rows), torch.rand(2, 300)
+>>> type(found).__name__, torch.allclose(F.linear(found, weight), F.linear(rows, weight))
+('SparseRows', True)
+>>> type(for_linear(torch.ones(4, 300))).__name__
+'Tensor'
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -58,11 +58,19 @@ class SparseRows(Tensor):
                 return _linear(args[0], *args[1:], **(kwargs or {}))
             return func(*args, **(kwargs or {}))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparseRows:
+        """Copy the rows, and share the entries: nobody writes to these."""
+        return _with_entries(copy.deepcopy(self.as_subclass(Tensor), memo), self.entries)
 
-def as_sparse(rows: Tensor, entries: Sparse | None) -> Tensor:
-    """Return rows as a tensor whose linear layers are multiplied by entries, where there are some."""
-    if entries is None:
-        return rows
+
+def for_linear(rows: Tensor) -> Tensor:
+    """Return rows (b, f) for linear layers to read: as they are, or by their entries, where these are few."""
+    entries = entries_of(rows)
+    return rows if entries is None else _with_entries(rows, entries)
+
+
+def _with_entries(rows: Tensor, entries: Sparse) -> SparseRows:
+    """Return the same memory as a tensor whose linear layers multiply with its entries."""
     found = rows.as_subclass(SparseRows)
     found.entries = entries
     return found

@@ -1,5 +1,6 @@
 """Rows that are mostly zero: the product of a linear layer is that of the dense rows, gradient included."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -7,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN, Linear
+from torch_geometric.nn import GCN, GraphSAGE, Linear
 
 from topoff import TOP, load
-from topoff.graph.sparse_rows import SparseRows, as_sparse, entries_of
+from topoff.graph.sparse_rows import SparseRows, for_linear
 
 
 def bags(rows: int = 40, *, words: int = 400, each: int = 8, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -23,9 +24,9 @@ def bags(rows: int = 40, *, words: int = 400, each: int = 8, dtype: torch.dtype 
 
 
 def sparse(rows: Tensor) -> Tensor:
-    entries = entries_of(rows)
-    assert entries is not None
-    return as_sparse(rows, entries)
+    found = for_linear(rows)
+    assert isinstance(found, SparseRows)
+    return found
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -53,7 +54,6 @@ def test_the_entries_are_what_is_multiplied() -> None:
 def test_all_else_sees_a_dense_tensor() -> None:
     rows = bags()
     found = sparse(rows)
-    assert isinstance(found, SparseRows)
     for out in (
         found + 1,
         found.clone(),
@@ -73,8 +73,7 @@ def test_all_else_sees_a_dense_tensor() -> None:
     ids=["dense", "narrow", "none", "half precision"],
 )
 def test_rows_that_gain_nothing_stay_as_they_are(rows: Tensor) -> None:
-    assert entries_of(rows) is None
-    assert as_sparse(rows, None) is rows
+    assert for_linear(rows) is rows
 
 
 def test_rows_without_any_entry() -> None:
@@ -103,7 +102,7 @@ def graph() -> Data:
 
 @pytest.mark.parametrize("settings", [{"ratio": 1.0}, {"ratio": 0.25, "rank": 8, "batches": "random"}], ids=str)
 def test_a_first_layer_reads_entries_alone(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    data, outs, gradients = graph(), [], []
+    data, outs, gradients, exact = graph(), [], [], []
     model = GCN(1_000, 5, num_layers=2, out_channels=3).double()
     for few in (0.1, 0.0):  # entries, and the dense product
         monkeypatch.setattr("topoff.graph.sparse_rows.SCARCE", few)
@@ -112,9 +111,27 @@ def test_a_first_layer_reads_entries_alone(settings: dict[str, Any], monkeypatch
         model.zero_grad()
         out = top(batch)
         out.square().sum().backward()
-        (entries,) = batch.supplement.structure._entries.values()
-        assert (entries is not None) == (few > 0)
+        read = [rows for chain, rows in batch.supplement.structure.constants.items() if chain]
+        assert [isinstance(rows, SparseRows) for rows in read] == [few > 0]
+        exact.append(top.predict())
         outs.append(out.detach())
         gradients.append([each.grad.clone() for each in model.parameters()])
     assert torch.allclose(*outs, atol=1e-10)
+    assert torch.allclose(*exact, atol=1e-10)
     assert all(torch.allclose(one, other, atol=1e-9) for one, other in zip(*gradients, strict=True))
+
+
+def test_a_copy_has_rows_of_its_own() -> None:
+    found = sparse(bags())
+    other = copy.deepcopy(found)
+    assert isinstance(other, SparseRows)
+    assert other.data_ptr() != found.data_ptr()
+    weight = torch.ones(1, 400, dtype=torch.float64)
+    assert torch.equal(F.linear(other, weight), F.linear(found, weight))
+
+
+def test_convs_that_aggregate_first_keep_dense_constants() -> None:
+    top = TOP(GraphSAGE(1_000, 5, num_layers=2, out_channels=3).double(), graph(), ratio=0.25, rank=8, batches="random")
+    constants = next(iter(top)).supplement.structure.constants
+    assert constants
+    assert not any(isinstance(rows, SparseRows) for rows in constants.values())
