@@ -31,6 +31,7 @@ NODES_PER_RANK = 8  # a regression wants several rows per direction
 LONG = 10  # epochs of a run whose first estimate may wait for one of them
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
 MANY = 24  # messages per node from which on those from outside are compensated as well as those inside
+AVERAGING = ("gcn", "gcnii", "gcnii-jk", "sage", "cluster-gcn", "sgc", "linear")  # models that add up their neighbours
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
 NEXT = 0.3  # of all nodes: training nodes and their neighbours are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
@@ -121,6 +122,8 @@ def _train_only(config: Config, data: Data, *, processes: int) -> tuple[bool, st
     each = data.edge_index.size(1) / max(1, nodes)
     if each < MANY:
         return False, f"{each:.0f} messages per node: each neighbour counts, and those in the batch are exact"
+    if config.model not in AVERAGING:
+        return False, "models other than those that add up neighbours were not tried on training nodes alone"
     if labels <= WHOLE * processes:
         return False, f"{labels:,} training nodes are too few to follow all others"
     if not _follows(config):

@@ -175,6 +175,8 @@ def test_training_nodes_are_batched_alone_where_nodes_have_many_messages() -> No
         ({"offset": False}, "what changes outside is not followed"),
         ({"refresh": "never", "offset": True}, "what changes outside is not followed"),
         ({"rank": 0}, "what changes outside is not followed"),
+        ({"model": "gat"}, "models other than those that add up neighbours were not tried on training nodes alone"),
+        ({"model": "my:Net"}, "models other than those that add up neighbours were not tried on training nodes alone"),
         ({"method": "cluster"}, "usual for cluster"),
         ({"method": "drop"}, "usual for drop"),
     ],
