@@ -23,7 +23,7 @@ from topoff.forward.call import Progress
 from topoff.forward.plan import Plan
 from topoff.forward.share import Share, read_by
 from topoff.forward.structure import Structure
-from topoff.forward.subgraph import cut_batch
+from topoff.forward.subgraph import cut_batch, for_many_steps
 from topoff.graph.graph import Graph
 from topoff.machine.cache import Arrays
 from topoff.machine.ranks import Ranks
@@ -116,7 +116,7 @@ class Loader:
         batch = cut_batch(self.graph, self.plan, nodes)
         if self.graph.shelf is not None:
             put_away(batch, self.graph, self.graph.shelf)
-        return batch
+        return batch if self.sets.regroup or self.graph.shelf is not None else for_many_steps(batch)
 
     def compensate(self, exact: dict[str, Tensor] | None = None) -> None:
         """Estimate the compensation of every batch at hand anew, after a refit of the compensator.

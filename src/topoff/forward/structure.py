@@ -22,7 +22,6 @@ from topoff.forward.plan import Plan
 from topoff.graph.aggregation import Aggregation
 from topoff.graph.graph import Chain, Graph, Neighborhood
 from topoff.graph.operators import Movable, Operator, Sparse, multiply
-from topoff.graph.sparse_rows import for_linear
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,17 +102,11 @@ def closed_structure(graph: Graph, plan: Plan) -> Structure:
         whole = graph.aggregation(operator)
         spots[operator] = Spot(whole.all(), nodes[:0], whole.rows(nodes[:0]))
     around = {flow: graph.neighborhood(nodes, flow=flow) for flow in plan.flows}
-    constants = {chain: _read(graph, plan, graph.propagated(chain)) for chain in plan.chains}
+    constants = {chain: graph.propagated(chain) for chain in plan.chains}
     return Structure(nodes, spots, around, constants | {(): graph.data.x} if constants else {})
 
 
 def _constants(graph: Graph, plan: Plan, nodes: Tensor, *, x: Tensor | None = None) -> dict[Chain, Tensor]:
     """Return the rows of the propagated features that a plan needs, those of the features among them."""
-    constants = {chain: _read(graph, plan, graph.propagated_rows(chain, nodes)) for chain in plan.chains}
+    constants = {chain: graph.propagated_rows(chain, nodes) for chain in plan.chains}
     return constants | {(): graph.data.x.index_select(0, nodes) if x is None else x} if constants else {}
-
-
-def _read(graph: Graph, plan: Plan, rows: Tensor) -> Tensor:
-    """Return constants as they are read: in memory, by a conv that multiplies first, perhaps by their entries alone."""
-    multiplied = graph.shelf is None and any(conv.transforms_first for conv in plan.convs)
-    return for_linear(rows) if multiplied else rows

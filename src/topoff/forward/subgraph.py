@@ -34,6 +34,7 @@ from topoff.forward.plan import Plan
 from topoff.forward.structure import Structure, closed_structure, inner_structure, structure_of
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Movable, Operator
+from topoff.graph.sparse_rows import for_linear
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,6 +63,16 @@ def _supplied(batch: Data, graph: Graph, plan: Plan, structure: Structure) -> Da
     wide = graph.widened(batch, structure.around[plan.around], nodes=structure.nodes) if plan.wide else None
     own = {key: batch[key] for key in ("x", "edge_index", *graph.edge_level)}
     batch.supplement = Supplement(plan, structure, wide, own)
+    return batch
+
+
+def for_many_steps(batch: Data) -> Data:
+    """Prepare a batch that is kept: convs that multiply before they add up read constants by their entries, if few."""
+    supplement: Supplement = batch.supplement
+    if any(conv.transforms_first for conv in supplement.plan.convs):
+        constants = supplement.structure.constants
+        read = {chain: for_linear(rows) if chain else rows for chain, rows in constants.items()}
+        batch.supplement = replace(supplement, structure=replace(supplement.structure, constants=read))
     return batch
 
 

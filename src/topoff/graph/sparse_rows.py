@@ -32,8 +32,10 @@ def entries_of(rows: Tensor) -> Sparse | None:
     some = rows[:: max(1, len(rows) // LOOKED_AT)]
     if int(torch.count_nonzero(some)) > SCARCE * some.numel():
         return None
-    places = rows.nonzero()
     ends = torch.count_nonzero(rows, dim=1).cumsum(0)
+    if int(ends[-1]) > SCARCE * rows.numel():  # the others have more
+        return None
+    places = rows.nonzero()
     given = rows[places[:, 0], places[:, 1]].numpy(), places[:, 1].int().numpy(), F.pad(ends, (1, 0)).int().numpy()
     return to_sparse(sp.csr_array(given, shape=tuple(rows.shape)), rows.dtype)
 
@@ -47,6 +49,7 @@ class SparseRows(Tensor):
     """A dense tensor, for all but linear layers, which multiply with its entries."""
 
     entries: Sparse
+    written: int  # how often the rows had been written to when the entries were taken
 
     @classmethod
     def __torch_function__(
@@ -54,7 +57,7 @@ class SparseRows(Tensor):
     ) -> Any:
         """Run a function of torch; what it returns is a plain tensor."""
         with torch._C.DisableTorchFunctionSubclass():
-            if func is F.linear and type(args[0]) is cls:
+            if func is F.linear and args and type(args[0]) is cls:
                 return _linear(args[0], *args[1:], **(kwargs or {}))
             return func(*args, **(kwargs or {}))
 
@@ -72,13 +75,20 @@ def for_linear(rows: Tensor) -> Tensor:
 def _with_entries(rows: Tensor, entries: Sparse) -> SparseRows:
     """Return the same memory as a tensor whose linear layers multiply with its entries."""
     found = rows.as_subclass(SparseRows)
-    found.entries = entries
+    found.entries, found.written = entries, _version(rows)
     return found
 
 
+def _version(rows: Tensor) -> int:
+    """Return how often a tensor was written to; of one made for inference nobody counts that."""
+    return 0 if rows.is_inference() else rows._version
+
+
 def _linear(rows: SparseRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return rows @ weight^T + bias, in mixed precision and other types by the dense product."""
-    if weight.dtype != rows.dtype or torch.is_autocast_enabled(rows.device.type) or weight.device != rows.device:
+    """Return rows @ weight^T + bias; in all but the plain case by the dense product, errors included."""
+    plain = weight.dtype == rows.dtype and weight.device == rows.device and weight.dim() == 2
+    changed = rows.requires_grad or rows.written != _version(rows)
+    if not plain or weight.size(1) != rows.size(1) or changed or torch.is_autocast_enabled(rows.device.type):
         return F.linear(rows.as_subclass(Tensor), weight, bias)
     out = rows.entries @ weight.T
     return out if bias is None else out + bias

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from topoff.batching.node_sets import NodeSets
-from topoff.forward.subgraph import closed
+from topoff.forward.subgraph import closed, for_many_steps
 from topoff.methods.base import MiniBatches
 
 
@@ -85,7 +85,7 @@ class Cluster(MiniBatches):
             return self._kept[number]
         batch = self.cut(self._nodes[number])
         if not self.regroups:
-            self._kept[number] = batch
+            self._kept[number] = for_many_steps(batch)
         return batch
 
     def cut(self, nodes: Tensor) -> Data:

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from topoff.batching.position import Position
 from topoff.forward.call import Learner, evaluating, plain
 from topoff.forward.room import graph_for
-from topoff.forward.subgraph import Subgraph, whole_graph
+from topoff.forward.subgraph import Subgraph, for_many_steps, whole_graph
 from topoff.forward.trial import check_same_convs, make_plan, recheck
 
 
@@ -43,7 +43,7 @@ class Full(Learner):
         """Build the operators."""
         self.graph = graph_for(plain(self.model), self.data, memory=self.memory)
         self.plan = make_plan(self.model, self.graph, call=self.call).in_batch_only()
-        self.handler, self._whole = Subgraph(self.plan.convs), whole_graph(self.graph, self.plan)
+        self.handler, self._whole = Subgraph(self.plan.convs), for_many_steps(whole_graph(self.graph, self.plan))
 
     def batches(self) -> Iterator[Data]:
         """Yield the whole graph, once; nothing where the step of this epoch was taken before the state was saved."""

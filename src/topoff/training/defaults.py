@@ -122,8 +122,6 @@ def _train_only(config: Config, data: Data, *, processes: int) -> tuple[bool, st
     each = data.edge_index.size(1) / max(1, nodes)
     if each < MANY:
         return False, f"{each:.0f} messages per node: each neighbour counts, and those in the batch are exact"
-    if config.model not in AVERAGING:
-        return False, "models other than those that add up neighbours were not tried on training nodes alone"
     if labels <= WHOLE * processes:
         return False, f"{labels:,} training nodes are too few to follow all others"
     if not _follows(config):
@@ -159,10 +157,13 @@ def _reach(config: Config, data: Data, *, train_only: bool, processes: int) -> t
 
 
 def _follows(config: Config) -> bool:
-    """Whether what changes outside of batches is followed: compensated since the last refresh, and refreshed."""
+    """Whether what changes outside of batches is followed: compensated since the last refresh, and refreshed.
+
+    Of models other than those that add up their neighbours it was not tried.
+    """
     refresh = config.refresh or "auto"
     offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=refresh)
-    return offset and refresh != "never" and config.rank != 0
+    return offset and refresh != "never" and config.rank != 0 and config.model in AVERAGING
 
 
 def _usual(method: Any, name: str) -> Any:

@@ -12,6 +12,7 @@ from torch_geometric.nn import GCN, GraphSAGE, Linear
 
 from topoff import TOP, load
 from topoff.graph.sparse_rows import SparseRows, for_linear
+from topoff.methods.cluster import Cluster
 
 
 def bags(rows: int = 40, *, words: int = 400, each: int = 8, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -47,8 +48,37 @@ def test_a_linear_layer_and_its_gradient(*, bias: bool) -> None:
 def test_the_entries_are_what_is_multiplied() -> None:
     rows = bags()
     found = sparse(rows)
-    rows[:] = 0  # the dense rows are not read
+    rows.data.zero_()  # unseen: the dense rows are not read
     assert F.linear(found, torch.ones(1, 400, dtype=torch.float64)).abs().sum() > 0
+
+
+def test_rows_that_were_written_to_are_read_as_they_are_now() -> None:
+    found, weight = sparse(bags()), torch.ones(1, 400, dtype=torch.float64)
+    found.mul_(2)
+    assert torch.allclose(F.linear(found, weight), 2 * F.linear(bags(), weight))
+
+
+def test_rows_with_a_gradient_get_it() -> None:
+    found = sparse(bags()).requires_grad_()
+    F.linear(found, torch.ones(1, 400, dtype=torch.float64)).sum().backward()
+    assert found.grad is not None
+
+
+@pytest.mark.parametrize("columns", [300, 500])
+def test_a_weight_of_another_width_is_refused_as_by_torch(columns: int) -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        F.linear(sparse(bags()), torch.ones(1, columns, dtype=torch.float64))
+
+
+def test_a_linear_layer_that_names_its_arguments() -> None:
+    rows, weight = bags(), torch.ones(1, 400, dtype=torch.float64)
+    assert torch.allclose(F.linear(input=sparse(rows), weight=weight), F.linear(rows, weight))
+
+
+def test_rows_that_only_look_sparse() -> None:
+    rows = torch.ones(6_400, 400)
+    rows[::100] = 0  # those that are looked at
+    assert for_linear(rows) is rows
 
 
 def test_all_else_sees_a_dense_tensor() -> None:
@@ -135,3 +165,18 @@ def test_convs_that_aggregate_first_keep_dense_constants() -> None:
     constants = next(iter(top)).supplement.structure.constants
     assert constants
     assert not any(isinstance(rows, SparseRows) for rows in constants.values())
+
+
+def test_batches_that_are_cut_anew_every_epoch_stay_dense() -> None:
+    model = GCN(1_000, 5, num_layers=2, out_channels=3).double()
+    top = TOP(model, graph(), ratio=0.25, rank=8, batches="random", regroup=True)
+    constants = next(iter(top)).supplement.structure.constants
+    assert not any(isinstance(rows, SparseRows) for rows in constants.values())
+
+
+@pytest.mark.parametrize("regroup", [False, True])
+def test_cluster_reads_entries_where_its_batches_are_kept(*, regroup: bool) -> None:
+    cluster = Cluster(GCN(1_000, 5, num_layers=2, out_channels=3).double(), graph(), ratio=0.5, regroup=regroup)
+    cluster.prepare()
+    constants = next(iter(cluster.batches())).supplement.structure.constants
+    assert any(isinstance(rows, SparseRows) for rows in constants.values()) is not regroup
