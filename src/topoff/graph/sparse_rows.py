@@ -36,7 +36,7 @@ def entries_of(rows: Tensor) -> Sparse | None:
     if int(ends[-1]) > SCARCE * rows.numel():  # the others have more
         return None
     places = rows.nonzero()
-    given = rows[places[:, 0], places[:, 1]].numpy(), places[:, 1].int().numpy(), F.pad(ends, (1, 0)).int().numpy()
+    given = rows[places[:, 0], places[:, 1]].numpy(), places[:, 1].int().numpy(), F.pad(ends, (1, 0)).numpy()
     return to_sparse(sp.csr_array(given, shape=tuple(rows.shape)), rows.dtype)
 
 

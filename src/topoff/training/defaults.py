@@ -124,6 +124,8 @@ def _train_only(config: Config, data: Data, *, processes: int) -> tuple[bool, st
         return False, f"{each:.0f} messages per node: each neighbour counts, and those in the batch are exact"
     if labels <= WHOLE * processes:
         return False, f"{labels:,} training nodes are too few to follow all others"
+    if config.model not in AVERAGING:
+        return False, f"it was not tried with model {config.model}"
     if not _follows(config):
         return False, "what changes outside is not followed"
     return True, f"{each:.0f} messages per node: their means are compensated well, and a batch has more labels"
@@ -149,7 +151,7 @@ def _reach(config: Config, data: Data, *, train_only: bool, processes: int) -> t
     if near > FEW * nodes:  # and the more those behind
         return None, nodes, ""
     far = near if hops < 2 else len(near_training(data, hops))
-    follows = _follows(config) and config.ratio is None and processes == 1
+    follows = _follows(config) and config.model in AVERAGING and config.ratio is None and processes == 1
     if follows and near <= NEXT * nodes and 2 * near <= far:
         return 1, near, f"{near:,} of {nodes:,} nodes are training nodes or next to one: what lies behind is followed"
     why = f"{far:,} of {nodes:,} nodes are near enough to a training node to count for its loss"
@@ -157,13 +159,10 @@ def _reach(config: Config, data: Data, *, train_only: bool, processes: int) -> t
 
 
 def _follows(config: Config) -> bool:
-    """Whether what changes outside of batches is followed: compensated since the last refresh, and refreshed.
-
-    Of models other than those that add up their neighbours it was not tried.
-    """
+    """Whether what changes outside of batches is followed: compensated since the last refresh, and refreshed."""
     refresh = config.refresh or "auto"
     offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=refresh)
-    return offset and refresh != "never" and config.rank != 0 and config.model in AVERAGING
+    return offset and refresh != "never" and config.rank != 0
 
 
 def _usual(method: Any, name: str) -> Any:

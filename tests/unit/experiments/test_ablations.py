@@ -69,6 +69,13 @@ def test_the_default_is_trained_once_for_most_ablations() -> None:
     assert len(set.intersection(*keys)) == 1
 
 
+def test_the_nodes_that_are_batched_are_varied_by_their_own_ablation_alone() -> None:
+    for name, study in BY_NAME.items():
+        trains = [cell.settings["train"] for cell in study.cells(QUICK) if cell.task == "training"]
+        alone = {train["train_only"] for train in trains if train["method"] == "top"}
+        assert alone == {False, True} if name == "train-only" else alone <= {False}, name
+
+
 def test_what_is_marked_is_what_topoff_does() -> None:
     data = Data(x=torch.ones(5_000, 1), edge_index=torch.zeros(2, 10, dtype=torch.long))
     config, _ = choose(make_config({"dataset": "x"}), data)

@@ -26,15 +26,8 @@ from topoff.training.trained import graph_for, open_run, outputs
 pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 TABLES = Path(__file__).parents[3] / "examples" / "tables"
 SETTINGS: dict[str, Any] = {"dataset": "graph", "layers": 2, "hidden": 8, "epochs": 3, "ratio": 0.5}
-OPEN = [
-    "batches",
-    "regroup",
-    "train_only",
-    "rank",
-    "refresh",
-    "late",
-    "eval_every",
-]  # of method top with these settings
+# what method top leaves open with these settings
+OPEN = ["batches", "regroup", "train_only", "rank", "refresh", "late", "eval_every"]
 
 
 @pytest.fixture(autouse=True)
