@@ -48,8 +48,8 @@ class NodeSets:
         method: "kaminpar", "metis", "ldg" (in little memory) or "random"; "stored" for the parts that a graph brings
             along, in `data.names.parts`, since its nodes lie by part.
         ratio: fraction of the nodes in a batch, in (0, 1].
-        parts: number of parts that are merged. None: `max(batches, min(max(3000, 4 * batches), n // 50))` parts;
-            with method "random", none at all: each batch is a piece of a random permutation.
+        parts: number of parts that are merged. None: `max(batches, min(max(3000, 4 * batches), n // 50))` parts, one
+            for a single batch; with method "random", none at all: each batch is a piece of a random permutation.
         seed: seed of the partition and, together with the epoch, of the merging.
         regroup: merge the parts anew every epoch.
         train_only: batch the training nodes only; the whole graph is partitioned, training nodes are balanced.
@@ -133,15 +133,16 @@ class NodeSets:
     def cover(self) -> list[Tensor]:
         """List sets that hold every node of the graph once, whatever is batched, for exact inference; part by part.
 
-        They are as many as the batches, or more where these would be large. Those of a large graph are ranges of nodes,
-        as they lie on disk.
+        They are as many as the batches, or more where these would be large. Those of a large graph, and of one whose
+        nodes are batched one by one, are ranges of nodes, as they lie on disk.
         """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
         n = self.parts_.numel()
-        if n <= min(LARGE, PIECE * len(self)):
+        in_order = n > LARGE or (self.parts is None and self.method == "random")
+        if n <= PIECE * len(self) and not in_order:
             return self._grouped(self.parts_, np.arange(n), epoch=0)
-        order = torch.arange(n) if n > LARGE else torch.argsort(self.parts_, stable=True)
+        order = torch.arange(n) if in_order else torch.argsort(self.parts_, stable=True)
         return list(order.tensor_split(max(len(self), -(-len(order) // PIECE))))
 
     def _grouped(self, parts: Tensor, nodes: Ints, *, epoch: int) -> list[Tensor]:
@@ -167,6 +168,8 @@ class NodeSets:
         count = self._number_of_parts(num_nodes)
         if count is None:
             return torch.arange(num_nodes)
+        if count == 1:  # nothing to cut
+            return torch.zeros(num_nodes, dtype=torch.int64)
         part = partition(
             data.edge_index,
             num_nodes,
@@ -184,7 +187,7 @@ class NodeSets:
         if self.parts is None:
             if self.method == "random":
                 return None
-            return usual_parts(num_nodes, batches=len(self))
+            return usual_parts(num_nodes, batches=len(self)) if len(self) > 1 else 1
         if not len(self) <= self.parts <= num_nodes:
             raise ValueError(
                 f"Expected 'parts' to be between the number of batches, {len(self)}, and the number of nodes, "

@@ -32,6 +32,7 @@ LONG = 10  # epochs of a run whose first estimate may wait for one of them
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
 MANY = 24  # messages per node from which on those from outside are compensated as well as those inside
 AVERAGING = ("gcn", "gcnii", "gcnii-jk", "sage", "cluster-gcn", "sgc", "linear")  # models that add up their neighbours
+SCARCE = 0.2  # of all nodes: training nodes that are no more get most of their messages from others
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
 NEXT = 0.3  # of all nodes: training nodes and their neighbours are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
@@ -58,13 +59,13 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
 
     read = METHODS[config.method].settings
     if "ratio" in read:
-        if "batches" in read and data.edge_index.size(1):
-            take("batches", *_clusters(config, data))
-        elif "batches" in read:
-            take("batches", "random", "no edges, nothing to cluster")
         alone, why = _train_only(config, data, processes=processes)
         if "train_only" in read:
             take("train_only", alone, why)
+        batches = config.batches
+        if "batches" in read:
+            batches, why = _batches(config, data, train_only=alone, processes=processes)
+            take("batches", batches, why)
         reach, batched, why = _reach(config, data, train_only=alone, processes=processes)
         if reach is not None:
             take("reach", reach, why)
@@ -74,7 +75,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
         offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
-        usual = usual_rank(config.batches or "kaminpar", offset=offset, few=alone)
+        usual = usual_rank(config.batches or batches or "kaminpar", offset=offset, few=alone)
         most = max(1, batch // NODES_PER_RANK)
         why = "a few directions follow what changes outside" if usual == LITTLE else "most comes from outside"
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
@@ -95,11 +96,24 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
     return dataclasses.replace(config, **{choice.what: choice.value for choice in choices}), choices
 
 
-def _clusters(config: Config, data: Data) -> tuple[str, str]:
-    """Choose where clusters come from: from the graph, where its nodes lie by part and no other number is wanted."""
+def _batches(config: Config, data: Data, *, train_only: bool, processes: int) -> tuple[str, str]:
+    """Choose which nodes go together: clusters, unless most messages come from outside of any batch.
+
+    Where training nodes are batched alone and their messages are many, or mostly from others, clusters would take their
+    time for little; random batches have the classes of the whole graph. Clusters come from the graph, where its nodes
+    lie by part and no other number is wanted. Several processes keep clusters: they exchange fewer rows.
+    """
+    edges, nodes = data.edge_index.size(1), int(data.num_nodes or 0)
+    if not edges:
+        return "random", "no edges, nothing to cluster"
+    follows = "rank" in METHODS[config.method].settings and config.model in AVERAGING and _follows(config)
+    if train_only and "train_mask" in data and follows and processes == 1 and config.parts is None:
+        many, scarce = edges >= MANY * nodes, int(data.train_mask.sum()) <= SCARCE * nodes
+        if many or scarce:
+            return "random", "most messages come from outside of any batch: no time goes into clusters"
     if stored_parts(data) is not None and config.parts is None:
         return STORED, "the nodes of the store lie by part"
-    return affordable(data.edge_index.size(1), int(data.num_nodes or 0))
+    return affordable(edges, nodes)
 
 
 def _train_only(config: Config, data: Data, *, processes: int) -> tuple[bool, str]:

@@ -442,3 +442,18 @@ def test_pieces_for_exact_inference_hold_every_node_once(monkeypatch: pytest.Mon
     assert len(sets.cover()) == 6
     monkeypatch.setattr(room, "LARGE", 200)
     assert torch.equal(torch.cat(sets.cover()), torch.arange(300))
+
+
+def test_pieces_of_nodes_that_are_dealt_one_by_one_are_ranges() -> None:
+    data = Data(edge_index=torch.randint(300, (2, 900)), num_nodes=300, train_mask=torch.arange(300) < 20)
+    pieces = NodeSets(method="random", ratio=0.25, train_only=True).fit(data).cover()
+    assert len(pieces) == 4
+    assert torch.equal(torch.cat(pieces), torch.arange(300))
+
+
+def test_one_batch_is_not_partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data(edge_index=torch.randint(300, (2, 900)), num_nodes=300)
+    monkeypatch.delattr(room, "partition")
+    assert torch.equal(NodeSets(ratio=1.0).fit(data).of(0)[0], torch.arange(300))
+    with pytest.raises(NameError, match="partition"):
+        NodeSets(ratio=0.5).fit(data)

@@ -187,6 +187,36 @@ def test_all_nodes_are_batched_where_those_outside_could_not_be_followed(setting
     assert (made.train_only, found) == (False, why)
 
 
+def batched(data: Data, *, processes: int = 1, **settings: object) -> tuple[str | None, str]:
+    """Choose which nodes go together; return the choice and its reason."""
+    made, choices = choose(config(**settings), data, processes=processes)
+    return made.batches, next((choice.why for choice in choices if choice.what == "batches"), "")
+
+
+def test_training_nodes_alone_are_not_clustered_where_most_messages_come_from_others() -> None:
+    why = "most messages come from outside of any batch: no time goes into clusters"
+    many, scarce = labelled(20_000, labels=12_000, each=30), labelled(20_000, labels=4_000, each=5)
+    assert batched(many) == ("random", why)
+    assert batched(scarce, train_only=True) == ("random", why)
+    assert batched(labelled(20_000, labels=4_001, each=5), train_only=True)[0] == "kaminpar"
+    assert batched(scarce)[0] == "kaminpar"  # all nodes are batched
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"parts": 40}, {"model": "gat"}, {"rank": 0}, {"refresh": "never"}, {"method": "cluster"}, {"method": "drop"}],
+    ids=str,
+)
+def test_training_nodes_alone_are_clustered_where_random_ones_were_not_tried(settings: dict[str, Any]) -> None:
+    data = labelled(20_000, labels=12_000, each=30)
+    assert batched(data, train_only=True)[0] == "random"
+    assert batched(data, train_only=True, **settings)[0] == "kaminpar"
+
+
+def test_several_processes_keep_clusters() -> None:
+    assert batched(labelled(20_000, labels=12_000, each=30), processes=2)[0] == "kaminpar"
+
+
 def test_all_nodes_are_batched_where_training_nodes_are_few() -> None:
     made, why = alone(labelled(20_000, labels=1_000, each=30))
     assert (made.train_only, why) == (False, "1,000 training nodes are too few to follow all others")
