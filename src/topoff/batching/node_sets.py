@@ -131,10 +131,10 @@ class NodeSets:
         return self._grouped(self.parts_, self.nodes_.numpy(), epoch=epoch if self.regroup else 0)
 
     def cover(self) -> list[Tensor]:
-        """List sets that hold every node of the graph once, whatever is batched, for exact inference; part by part.
+        """List sets that hold every node of the graph once, whatever is batched, for exact inference.
 
-        They are as many as the batches, or more where these would be large. Those of a large graph, and of one whose
-        nodes are batched one by one, are ranges of nodes, as they lie on disk.
+        They are as many as the batches, or more where these would be large; part by part, but for a large graph, one
+        batch and nodes that are dealt one by one: those are ranges of nodes, as they lie on disk.
         """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")

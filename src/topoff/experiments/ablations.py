@@ -46,7 +46,8 @@ def training(ablation: Ablation, value: Value, place: Source, scope: Scope) -> C
     train |= {"epochs": QUICK_EPOCHS if scope.quick else EPOCHS, **ablation.common, **value.settings}
     if train["method"] == "top":
         train["late"] = False  # it would follow from other settings, and one is varied at a time
-        train.setdefault("train_only", False)  # so would this
+        train.setdefault("train_only", False)  # so would this,
+        train.setdefault("batches", "kaminpar")  # and this
     return Cell("training", {**place.settings, "train": train}, weight=load_of(place, "gcn") / 2)
 
 

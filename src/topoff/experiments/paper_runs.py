@@ -72,6 +72,7 @@ def run(setting: Setting, method: str, scope: Scope, **more: Any) -> Cell:
         own["edge_dropout"] = 0.0  # which histories cannot serve: all methods do without
     if method in ("top", "cluster"):
         own["train_only"] = setting.train_only  # as in the paper, whatever topoff would choose
+        own |= {} if setting.config else {"batches": "kaminpar"}
     settings = {**source(setting.graph, scope).settings, "config": setting.config, "train": {**own, **more}}
     return Cell("training", settings, weight=3.0)
 

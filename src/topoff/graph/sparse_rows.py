@@ -30,19 +30,19 @@ BLOCK = 512  # rows whose entries are found at a time
 
 def entries_of(rows: Tensor) -> Sparse | None:
     """Return rows (b, f) by their entries, where these are few enough to be multiplied faster; else None."""
-    found = csr_of(rows)
-    return None if found is None else to_sparse(found, rows.dtype)
-
-
-def csr_of(rows: Tensor) -> Any:
-    """Return rows (b, f) as scipy.sparse.csr_array, where their entries are few; else None."""
     if rows.is_cuda or rows.dim() != 2 or rows.size(1) < WIDE or not rows.size(0) or not _is_plain(rows.dtype):
         return None
-    values = rows.detach().as_subclass(Tensor).numpy()
-    if np.count_nonzero(values[:: max(1, len(values) // LOOKED_AT)]) > SCARCE * LOOKED_AT * rows.size(1):
+    values = rows.detach().numpy()
+    some, most = values[:: max(1, len(values) // LOOKED_AT)], SCARCE * rows.numel()
+    if np.count_nonzero(some) > SCARCE * some.size:
         return None
-    found = sp.vstack([_block(values[start : start + BLOCK]) for start in range(0, len(values), BLOCK)], format="csr")
-    return found if found.nnz <= SCARCE * rows.numel() else None  # the others may have more
+    blocks, count = [], 0
+    for start in range(0, len(values), BLOCK):
+        blocks.append(_block(values[start : start + BLOCK]))
+        count += blocks[-1].nnz
+        if count > most:  # the others have more
+            return None
+    return to_sparse(sp.vstack(blocks, format="csr"), rows.dtype)
 
 
 def _block(values: Array) -> Any:

@@ -53,7 +53,8 @@ def peak_of(config: Config, data: Data, model: nn.Module, *, held: Held) -> int:
         step += 4 * row * min(int(data.num_nodes or 0), halo)
     if config.method == "full":
         return int(INTERPRETER + _graph(data) + ENTRY * data.edge_index.size(1) + weights + step)
-    least = PARTITION * data.edge_index.size(1) if config.batches in ("kaminpar", "metis") else 0
+    cut = config.batches in ("kaminpar", "metis") and held.batches > 1
+    least = PARTITION * data.edge_index.size(1) if cut else 0
     peak = max(step, _exact(config, data, row), least)
     return int(INTERPRETER + _graph(data) + weights + _kept(config, data, held, row) + peak)
 

@@ -32,7 +32,6 @@ LONG = 10  # epochs of a run whose first estimate may wait for one of them
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
 MANY = 24  # messages per node from which on those from outside are compensated as well as those inside
 AVERAGING = ("gcn", "gcnii", "gcnii-jk", "sage", "cluster-gcn", "sgc", "linear")  # models that add up their neighbours
-SCARCE = 0.2  # of all nodes: training nodes that are no more get most of their messages from others
 FEW = 0.5  # of all nodes: those near a training node are batched alone, where they are not more
 NEXT = 0.3  # of all nodes: training nodes and their neighbours are batched alone, where they are not more
 CHEAP = 20_000  # nodes up to which an exact evaluation after every epoch costs next to nothing
@@ -62,7 +61,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         alone, why = _train_only(config, data, processes=processes)
         if "train_only" in read:
             take("train_only", alone, why)
-        batches = config.batches
+        batches: str | None = config.batches
         if "batches" in read:
             batches, why = _batches(config, data, train_only=alone, processes=processes)
             take("batches", batches, why)
@@ -97,22 +96,22 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
 
 
 def _batches(config: Config, data: Data, *, train_only: bool, processes: int) -> tuple[str, str]:
-    """Choose which nodes go together: clusters, unless most messages come from outside of any batch.
+    """Choose which nodes go together: clusters, unless training nodes are batched alone and have many messages.
 
-    Where training nodes are batched alone and their messages are many, or mostly from others, clusters would take their
-    time for little; random batches have the classes of the whole graph. Clusters come from the graph, where its nodes
-    lie by part and no other number is wanted. Several processes keep clusters: they exchange fewer rows.
+    Means of many messages are compensated, whatever a batch holds; random batches have the classes of the whole graph,
+    and take no time to find. Clusters come from the graph, where its nodes lie by part and no other number is wanted.
+    Several processes keep clusters, for they exchange fewer rows; so does one that takes as many batches for a step.
     """
     edges, nodes = data.edge_index.size(1), int(data.num_nodes or 0)
     if not edges:
         return "random", "no edges, nothing to cluster"
-    follows = "rank" in METHODS[config.method].settings and config.model in AVERAGING and _follows(config)
-    if train_only and "train_mask" in data and follows and processes == 1 and config.parts is None:
-        many, scarce = edges >= MANY * nodes, int(data.train_mask.sum()) <= SCARCE * nodes
-        if many or scarce:
-            return "random", "most messages come from outside of any batch: no time goes into clusters"
     if stored_parts(data) is not None and config.parts is None:
         return STORED, "the nodes of the store lie by part"
+    together = processes > 1 or (config.accumulate or 1) > 1 or config.parts is not None or bool(config.regroup)
+    follows = "rank" in METHODS[config.method].settings and config.model in AVERAGING and _follows(config)
+    if train_only and follows and not together and edges >= MANY * nodes:
+        why = f"{edges / nodes:.0f} messages per node, compensated whatever goes together: no time for clusters"
+        return "random", why
     return affordable(edges, nodes)
 
 

@@ -229,7 +229,8 @@ def outputs(run: Trained, data: Data, *, compensated: bool = False) -> Tensor:
     if nodes > run.nodes:  # or too large for batches of that many of its nodes
         ratio = min(ratio, max(LARGE, ratio * run.nodes) / nodes)
     name: str = config.batches or "random"
-    if name == STORED and stored_parts(data) is None:  # another graph lies in another order
+    few = compensated and config.train_only and name == "random"  # training nodes alone, with an offset, were so
+    if few or (name == STORED and stored_parts(data) is None):  # another graph lies in another order
         name, _ = affordable(data.edge_index.size(1), nodes)
     batches: dict[str, Any] = {"ratio": ratio, "batches": name}
     if not compensated:

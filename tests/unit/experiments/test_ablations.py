@@ -74,6 +74,7 @@ def test_the_nodes_that_are_batched_are_varied_by_their_own_ablation_alone() -> 
         trains = [cell.settings["train"] for cell in study.cells(QUICK) if cell.task == "training"]
         alone = {train["train_only"] for train in trains if train["method"] == "top"}
         assert alone == {False, True} if name == "train-only" else alone <= {False}, name
+        assert {train["batches"] for train in trains if train["method"] == "top"} <= {"kaminpar"}, name
 
 
 def test_what_is_marked_is_what_topoff_does() -> None:

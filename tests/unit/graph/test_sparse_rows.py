@@ -45,6 +45,17 @@ def test_a_linear_layer_and_its_gradient(*, bias: bool) -> None:
         assert torch.allclose(one.grad, other.grad, atol=1e-12)
 
 
+@pytest.mark.parametrize("count", [1, 127, 512, 513, 1_100])
+def test_rows_in_blocks(count: int) -> None:
+    rows = bags(count, each=32)  # of 400: nearly as many as there may be
+    rows[-1, 399] = float("nan")
+    rows[0, :2] = torch.tensor([-0.0, float("inf")])
+    for given in (rows, rows.T.contiguous().T):  # also where a row does not lie in one piece
+        entries = sparse(given).entries
+        dense = torch.sparse_csr_tensor(entries.offsets, entries.ids, entries.values, entries.shape).to_dense()
+        assert torch.equal(dense.nan_to_num(7.0), rows.nan_to_num(7.0))
+
+
 def test_the_entries_are_what_is_multiplied() -> None:
     rows = bags()
     found = sparse(rows)

@@ -1,7 +1,9 @@
 """What is chosen where the user leaves it open, with its reason."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -193,18 +195,31 @@ def batched(data: Data, *, processes: int = 1, **settings: object) -> tuple[str 
     return made.batches, next((choice.why for choice in choices if choice.what == "batches"), "")
 
 
-def test_training_nodes_alone_are_not_clustered_where_most_messages_come_from_others() -> None:
-    why = "most messages come from outside of any batch: no time goes into clusters"
-    many, scarce = labelled(20_000, labels=12_000, each=30), labelled(20_000, labels=4_000, each=5)
+def test_training_nodes_alone_are_not_clustered_where_they_have_many_messages() -> None:
+    many = labelled(20_000, labels=12_000, each=24)
+    why = "24 messages per node, compensated whatever goes together: no time for clusters"
     assert batched(many) == ("random", why)
-    assert batched(scarce, train_only=True) == ("random", why)
-    assert batched(labelled(20_000, labels=4_001, each=5), train_only=True)[0] == "kaminpar"
-    assert batched(scarce)[0] == "kaminpar"  # all nodes are batched
+    assert batched(many, train_only=False)[0] == "kaminpar"
+    assert batched(labelled(20_000, labels=12_000, each=23), train_only=True)[0] == "kaminpar"
+
+
+def test_parts_that_are_there_are_used() -> None:
+    data = labelled(20_000, labels=12_000, each=30)
+    data.names = SimpleNamespace(parts=np.zeros(20_000, np.int32))
+    assert batched(data) == ("stored", "the nodes of the store lie by part")
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"parts": 40}, {"model": "gat"}, {"rank": 0}, {"refresh": "never"}, {"method": "cluster"}, {"method": "drop"}],
+    [
+        {"parts": 40},
+        {"regroup": True},
+        {"model": "gat"},
+        {"rank": 0},
+        {"refresh": "never"},
+        {"method": "cluster"},
+        {"method": "drop"},
+    ],
     ids=str,
 )
 def test_training_nodes_alone_are_clustered_where_random_ones_were_not_tried(settings: dict[str, Any]) -> None:
@@ -213,8 +228,10 @@ def test_training_nodes_alone_are_clustered_where_random_ones_were_not_tried(set
     assert batched(data, train_only=True, **settings)[0] == "kaminpar"
 
 
-def test_several_processes_keep_clusters() -> None:
-    assert batched(labelled(20_000, labels=12_000, each=30), processes=2)[0] == "kaminpar"
+def test_several_processes_keep_clusters_and_so_does_one_that_does_their_work() -> None:
+    data = labelled(20_000, labels=12_000, each=30)
+    assert batched(data, train_only=True, processes=2)[0] == "kaminpar"
+    assert batched(data, train_only=True, accumulate=2)[0] == "kaminpar"
 
 
 def test_all_nodes_are_batched_where_training_nodes_are_few() -> None:
