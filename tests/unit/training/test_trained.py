@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+import topoff.training.trained as room
 from graphs import communities
 from topoff.data.load import load
 from topoff.data.names import Names
@@ -225,6 +226,25 @@ def test_compensated_outputs_lie_near_the_exact_ones(tmp_path: Path) -> None:
     exact, seen = outputs(run, data), outputs(run, data, compensated=True)
     assert not torch.equal(exact, seen)
     assert float((exact - seen).norm() / exact.norm()) < 0.5
+
+
+@pytest.mark.parametrize(("compensated", "named"), [(True, "kaminpar"), (False, "random")])
+def test_training_nodes_that_were_dealt_at_random_do_not_say_how_all_nodes_are_compensated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compensated: bool, named: str
+) -> None:
+    _, run = trained(tmp_path, batches="random", train_only=True, ratio=0.5)
+    seen: list[str] = []
+
+    def spied(*args: Any, batches: str, **settings: Any) -> Any:
+        """Note the batches."""
+        seen.append(batches)
+        return real(*args, batches=batches, **settings)
+
+    name = "TOP" if compensated else "predict"
+    real = getattr(room, name)
+    monkeypatch.setattr(room, name, spied)
+    outputs(run, graph_of(run.config), compensated=compensated)
+    assert seen == [named]
 
 
 def test_the_whole_graph_has_no_compensated_outputs(tmp_path: Path) -> None:
