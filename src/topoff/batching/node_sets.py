@@ -134,12 +134,12 @@ class NodeSets:
         """List sets that hold every node of the graph once, whatever is batched, for exact inference.
 
         They are as many as the batches, or more where these would be large; part by part, but for a large graph, one
-        batch and nodes that are dealt one by one: those are ranges of nodes, as they lie on disk.
+        batch and some nodes that are dealt one by one: those are ranges of nodes, as they lie on disk.
         """
         if self.parts_ is None:
             raise RuntimeError("Expected 'NodeSets' to be fitted before cover() (got no parts); call fit(data) first.")
         n = self.parts_.numel()
-        in_order = n > LARGE or (self.parts is None and self.method == "random")
+        in_order = n > LARGE or (self.parts is None and self.method == "random" and not self.covers)
         if n <= PIECE * len(self) and not in_order:
             return self._grouped(self.parts_, np.arange(n), epoch=0)
         order = torch.arange(n) if in_order else torch.argsort(self.parts_, stable=True)

@@ -449,6 +449,8 @@ def test_pieces_of_nodes_that_are_dealt_one_by_one_are_ranges() -> None:
     pieces = NodeSets(method="random", ratio=0.25, train_only=True).fit(data).cover()
     assert len(pieces) == 4
     assert torch.equal(torch.cat(pieces), torch.arange(300))
+    sets = NodeSets(method="random", ratio=0.25).fit(data)
+    assert all(map(torch.equal, sets.cover(), sets.of(0)))  # which hold every node
 
 
 def test_one_batch_is_not_partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
