@@ -551,7 +551,7 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(command: Command, place:
     assert re.search(r"chosen: ratio 1\.0 \(400 nodes fit in one batch\)", words)
     plan = command("train", place / "graph.npz", "--dry-run", "--out", "run", "--json", "--rank", 7).json
     assert (plan["task"], plan["metric"], plan["config"]["rank"]) == ("classes", "accuracy", 7)
-    left_open = {"batches", "ratio", "train_only", "refresh", "late", "regroup", "eval_every"}
+    left_open = {"batches", "ratio", "train_only", "refresh", "late", "regroup", "average", "eval_every"}
     assert {choice["what"] for choice in plan["chosen"]} == left_open
     assert all(choice["why"] for choice in plan["chosen"])
     assert plan["estimate"]["epoch_seconds"] > 0

@@ -149,7 +149,7 @@ def training(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     keep_freed_memory()
     dataset, root = dataset_of(settings, folder)
-    base = read_config(settings["config"]) if settings.get("config") else {}
+    base = read_config(settings["config"]) if settings.get("config") else {"average": False}  # as in the paper
     named = {"dataset": dataset, "root": root}
     config = make_config(base, {key: value for key, value in named.items() if value}, settings["train"])
     if "as_large_as" in settings:

@@ -133,6 +133,7 @@ class Learner(ABC):
     handler: Binding  # what stands in for the model's message passing, once all is prepared
     refreshed_at: int | None = None  # the epoch (from 0) that the last refresh was made for, None before the first one
     frozen = False  # refresh nothing more: training has come to its end
+    due: Any = False  # whether `exact` would take the occasion to refresh
 
     def __init__(
         self,

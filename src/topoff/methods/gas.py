@@ -161,9 +161,14 @@ class Gas(Cluster):
             self.handler.filling = False
         self._whole(remember=self._remember)
 
+    @property
+    def due(self) -> bool:
+        """Whether histories become exact at the next evaluation."""
+        return bool(self.histories.tables) and not self.frozen
+
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact outputs of all nodes; the histories become exact with them, as in the authors' code."""
-        if self.frozen or not self.histories.tables:
+        if not self.due:
             return super().exact()
         return self._whole(remember=self._remember), True
 

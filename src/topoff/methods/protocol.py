@@ -44,6 +44,10 @@ class Method(Protocol):
     def parameters(self) -> list[nn.Parameter]:
         """Return what is trained: the model's parameters, and the method's own where it has some."""
 
+    @property
+    def due(self) -> bool:
+        """Whether `exact` would take the occasion to refresh."""
+
     def exact(self) -> tuple[Tensor, bool]:
         """Return the exact output of all nodes in eval mode, and whether the method took the occasion to refresh."""
 

@@ -26,6 +26,12 @@ class Top(TOP):
     def __init__(self, model: nn.Module, data: Data, *, cache: bool = True, **settings: Any) -> None:
         super().__init__(model, data, cache=cache, **settings)
 
+    @property
+    def due(self) -> bool:
+        """Whether an exact evaluation is to refresh: the basis is old enough, and training has not come to its end."""
+        self.prepare()
+        return self.basis.due() and not self.frozen
+
     def freeze(self) -> None:
         """Refresh nothing from now on; say where nothing was ever estimated."""
         super().freeze()

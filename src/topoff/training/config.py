@@ -133,6 +133,9 @@ class Config:
         "Learning rate over the epochs, or seconds (step: a tenth at 1/2 and 3/4).",
     ] = "constant"
     warmup: Annotated[Natural, "Epochs, or seconds with --seconds, over which the learning rate rises from zero."] = 0
+    average: Annotated[
+        bool | None, "Score and keep a running average of the weights, over about the last sixteenth of the steps."
+    ] = None
     accumulate: Annotated[Positive | None, "Batches per step, shared out among the processes (top, drop)."] = None
     clip: Annotated[Size, "Clip the gradient to this norm; 0: do not clip."] = 0.0
     patience: Annotated[Natural, "Stop after this many evaluations without a better validation score; 0: never."] = 0

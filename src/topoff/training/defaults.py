@@ -87,6 +87,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
     for name in USUAL:
         if name in read:
             take(name, _usual(METHODS[config.method], name), f"usual for {config.method}")
+    take("average", True, "single steps are noisy, their average is not")
     if processes > 1:
         take("accumulate", processes, "one batch for every process")
     if config.seconds is None:  # else they are spread over the time

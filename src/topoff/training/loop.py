@@ -16,11 +16,11 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
-from topoff.compensation.fidelity import fidelity_of, known_rows
 from topoff.data.layout import SPLITS
 from topoff.machine.json_objects import checksum
 from topoff.machine.memory import peak_memory
 from topoff.machine.ranks import Ranks
+from topoff.training.average import Average
 from topoff.training.build import Setup, batches_per_step, make_method, make_optimizer
 from topoff.training.checkpoints import Checkpoint
 from topoff.training.divergence import check_outputs, raise_diverged
@@ -29,6 +29,7 @@ from topoff.training.listener import Listener
 from topoff.training.pace import pace_of
 from topoff.training.records import Epoch, validated
 from topoff.training.run_folder import RunFolder
+from topoff.training.scoring import examine
 from topoff.training.snapshot import moments_of, pack, shared_checkpoint, use_threads
 from topoff.training.state import RunState, load_weights, origin, refuse_difference, set_generator_state
 
@@ -56,6 +57,7 @@ class Training:
         self.method = make_method(setup, progress=self.listener.preparing, ranks=self.ranks)
         self.optimizer = make_optimizer(self.config, self.model, self.method.parameters())
         self.progress, self.pace = RunState(), pace_of(self.config, folder)
+        self.average = Average(self.model, wanted=bool(self.config.average))
         self.best_weights: dict[str, Tensor] = {}
         self.best_output: Tensor | None = None  # (n, out) of these, where the last evaluation has found them
         self.stop = False  # set from a signal handler: save after this step, then raise KeyboardInterrupt
@@ -100,6 +102,7 @@ class Training:
             loss = self._step(batches, waited=time.perf_counter() - start)
             if loss is None:
                 continue
+            self.average.add(progress.steps + 1)
             self._count(loss, seconds=time.perf_counter() - start)  # refreshes are training, checkpoints are not
             over = self.pace.over(progress)
             if progress.loss_count < self.length:  # in the middle of the epoch
@@ -199,30 +202,19 @@ class Training:
             method.freeze()  # no step would use a refresh
         if progress.best is None:  # the first one: later the evaluation's own peak is in it
             progress.train_peak = peak if (peak := peak_memory()) > self._inherited else 0
-        nodes, seen = known_rows(method.outputs()) if last or may_stop else method.sample(progress.epoch)
-        before, may_refresh = time.perf_counter(), self.pace.refreshes(progress)
+        may_refresh = self.pace.refreshes(progress)
         method.frozen = last or not may_refresh
-        out, refreshed = method.exact()
-        method.frozen, exact_seconds = last, time.perf_counter() - before
-        check_outputs(out.cpu(), self.data, epoch=progress.current, kept=self._kept)
-        progress.fidelity = fidelity_of(out.cpu() if nodes is None else out.cpu()[nodes], seen)
+        exam = examine(method, self.average, number=progress.epoch, whole=last or may_stop)
+        method.frozen = last
+        check_outputs(exam.out, self.data, epoch=progress.current, kept=self._kept)
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
-        scores = self.task.score(out.cpu(), self.data.y, masks=masks)
+        scores = self.task.score(exam.out, self.data.y, masks=masks)
         if self._keep_best(scores) and last and self.ranks.size == 1:
-            self.best_output = out.cpu()  # for the details: it is not computed again
+            self.best_output = exam.out  # for the details: it is not computed again
         self.pace.evaluated(progress, may_refresh=may_refresh)
-        seconds = time.perf_counter() - start
-        progress.seconds += seconds
-        if refreshed:
-            progress.train_seconds += exact_seconds
-            progress.refresh_seconds += exact_seconds
-            progress.refreshed_at = progress.epoch
-        if progress.evaluated_at:
-            seconds -= exact_seconds * refreshed
-            progress.evaluation_seconds = min(seconds, progress.evaluation_seconds or seconds)
-        progress.evaluated_at = progress.spent
-        certificate = method.certificate_ if refreshed else None
-        found = {"refreshed": refreshed, "fidelity": progress.fidelity, "certificate": certificate}
+        progress.examined(exam, seconds=time.perf_counter() - start)
+        certificate = method.certificate_ if exam.refreshed else None
+        found = {"refreshed": exam.refreshed, "fidelity": exam.fidelity, "certificate": certificate}
         return {name: None if math.isnan(value) else value for name, value in scores.items()} | found
 
     def _keep_best(self, scores: dict[str, float]) -> bool:
@@ -231,7 +223,8 @@ class Training:
         before = None if progress.best is None else progress.best["val"]
         if math.isnan(scores["val"]) or self.task.better(scores["val"], before):
             progress.best, progress.waited = {"epoch": progress.current, **scores}, 0
-            self.best_weights = copy.deepcopy(self.model.state_dict())
+            with self.average.in_place():
+                self.best_weights = copy.deepcopy(self.model.state_dict())
             return True
         progress.waited += 1
         progress.stopped_early = bool(self.config.patience) and progress.waited >= self.config.patience
@@ -265,6 +258,7 @@ class Training:
         self.progress.peak, self.progress.sent = max(self.progress.peak, peak_memory()), self.ranks.counts
         known = {"metrics": self.folder.mark_of_metrics(), "encoding": self._encoding, **self.origin}
         parts: dict[str, Any] = {"method": self.method, "optimizer": self.optimizer, "pace": self.pace}
+        parts["average"] = self.average
         self.folder.save(pack(self.progress, model=self.model, best=self.best_weights, known=known, **parts))
         if not self.folder.finished:  # weights that a failure kept: from here on the checkpoint knows better
             (self.folder.path / "model.safetensors").unlink(missing_ok=True)
@@ -291,6 +285,7 @@ class Training:
         self.method.restore(state["method"], tensors.get("fitted", {}))
         self.optimizer.load_state_dict({"state": moments_of(tensors), "param_groups": state["groups"]})
         self.best_weights = tensors.get("best", {})
+        self.average.restore(tensors.get("average", {}))
         self.progress, self.ranks.counts = progress, progress.sent
         self.pace.restore(tensors.get("pace", {}))
         self.folder.keep_metrics(progress.epoch, share=self.part, mark=state.get("metrics"))

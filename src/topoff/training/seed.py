@@ -117,6 +117,8 @@ def _train_first(
     chosen = settings.config
     if begun and chosen.accumulate is None:  # it has gone on one batch at a time, and does so
         check_processes(ranks, accumulate=1, batches=ranks.size)
+    if begun and chosen.average is None and not _averages(folder):  # of a version that did not, and goes on so
+        chosen = dataclasses.replace(chosen, average=False)
     graph = graph_of(chosen, trust=trust) if data is None else data
     setup = make_setup(chosen, graph, processes=ranks.size)
     known = [Choice(key, settings.keys[key], why) for key, why in settings.reasons.items()]
@@ -138,3 +140,9 @@ def _train_first(
     if not folder.finished:
         write_result(training, command=settings.command)
     return training
+
+
+def _averages(folder: RunFolder) -> bool:
+    """Say whether a run that was begun averages its weights, as its checkpoint knows."""
+    checkpoint = folder.load()
+    return bool(checkpoint and checkpoint.state.get("config", {}).get("average"))

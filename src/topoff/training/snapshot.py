@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from topoff.machine.ranks import Ranks
 from topoff.methods.protocol import Method
+from topoff.training.average import Average
 from topoff.training.checkpoints import Checkpoint, Weights, content_of, flat, grouped, read_checkpoint
 from topoff.training.pace import Pace
 from topoff.training.run_folder import RunFolder
@@ -31,6 +32,7 @@ def pack(
     method: Method,
     optimizer: torch.optim.Optimizer,
     pace: Pace,
+    average: Average,
     known: dict[str, Any],
 ) -> Checkpoint:
     """Return all state of a training, and what is `known` besides."""
@@ -49,6 +51,7 @@ def pack(
         "optimizer": {key: torch.as_tensor(value) for key, value in flat(saved["state"]).items()},
         "generator": generator_state(),
         "pace": pace.tensors(),
+        "average": average.tensors(),
     }
     return Checkpoint(state, tensors)
 

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from topoff.batching.stored import stored_parts
 from topoff.machine.cache import content_hash
 from topoff.training.config import Config
+from topoff.training.scoring import Exam
 
 FREE = ("dataset", "root", "device", "checkpoint_seconds")  # settings that may change: the graph has its own check
 THREADS = 1024  # more than that no run has had
@@ -52,6 +53,19 @@ class RunState:
         """The epoch (from 1) of the last step; 1 before there is one."""
         return max(1, self.epoch + (self.loss_count > 0))
 
+    def examined(self, exam: Exam, *, seconds: float) -> None:
+        """Take an evaluation into account: a refresh counts as training, all else is off the clock."""
+        self.seconds += seconds
+        self.fidelity = exam.fidelity
+        if exam.refreshed:
+            self.train_seconds += exam.seconds
+            self.refresh_seconds += exam.seconds
+            self.refreshed_at = self.epoch
+        if self.evaluated_at:
+            off = seconds - exam.seconds
+            self.evaluation_seconds = min(off, self.evaluation_seconds or off)
+        self.evaluated_at = self.spent
+
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
@@ -83,7 +97,7 @@ def refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
     edited = [
         f"{key}: {settings.get(key)} -> {new}"
         for key, new in now["config"].items()
-        if settings.get(key) != new and key not in FREE
+        if settings.get(key, new) != new and key not in FREE  # a setting that is newer than the run is as it was
     ]
     if edited:
         raise ValueError(

@@ -41,7 +41,7 @@ from topoff.training.trust import refuse_foreign
 # what `choose` may choose
 CHOSEN = (
     *("batches", "ratio", "train_only", "reach", "regroup", "rank", "refresh", "late", "fanout", "mix"),
-    *("accumulate", "eval_every"),
+    *("average", "accumulate", "eval_every"),
 )
 
 LARGE = 100_000  # nodes that exact inference takes at a time at most, on another graph than a run was trained on

@@ -340,6 +340,10 @@ def weights(config: Config, where: Path) -> Any:
     return [value.tolist() for value in trained(config, where).model.state_dict().values()]
 
 
+def kept(config: Config, where: Path) -> Any:
+    return [value.tolist() for value in trained(config, where).best_weights.values()]
+
+
 def losses(config: Config, where: Path) -> Any:
     return [record["loss"] for record in records(config, where)]
 
@@ -416,6 +420,7 @@ CASES: dict[str, tuple[Observe, Any, dict[str, Any]]] = {
     "outer_decay": (weights, 0.5, FULL),
     "schedule": (rates, "cosine", FULL | {"epochs": 2}),
     "warmup": (rates, 1, FULL),
+    "average": (kept, False, FULL | {"epochs": 3}),
     "accumulate": (losses, 2, {"epochs": 2}),
     "clip": (weights, 0.001, FULL | {"optimizer": "sgd"}),
     "patience": (epochs, 1, FULL | {"epochs": 4, "lr": 1e-9}),

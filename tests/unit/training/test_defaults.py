@@ -40,7 +40,8 @@ def test_clusters_in_little_memory_where_there_is_little(monkeypatch: pytest.Mon
 
 def test_nothing_is_left_open() -> None:
     result, choices = chosen(100)
-    assert set(choices) == {"batches", "ratio", "train_only", "rank", "refresh", "late", "regroup", "eval_every"}
+    kept = {"average", "eval_every"}
+    assert set(choices) == {"batches", "ratio", "train_only", "rank", "refresh", "late", "regroup"} | kept
     assert all(getattr(result, name) is not None for name in choices)
 
 
@@ -252,7 +253,7 @@ def test_a_graph_without_edges_is_not_clustered() -> None:
 
 def test_what_the_user_says_is_kept() -> None:
     given = {"batches": "metis", "ratio": 0.3, "rank": 5, "refresh": "never", "late": False, "train_only": False}
-    given |= {"regroup": True, "eval_every": 7}
+    given |= {"regroup": True, "eval_every": 7, "average": False}
     result, choices = chosen(100, **given)
     assert choices == {}
     assert result == config(**given)
@@ -275,7 +276,7 @@ def test_no_choice_is_made_for_a_method_without_clusters() -> None:
 
 def test_the_whole_graph_needs_no_batches() -> None:
     result, choices = chosen(100, method="full")
-    assert set(choices) == {"eval_every"}
+    assert set(choices) == {"average", "eval_every"}
     assert result.ratio is None
 
 

@@ -44,6 +44,7 @@ SETTINGS: dict[str, Any] = {
     "epochs": 4,
     "eval_every": 2,
     "lr": 0.05,
+    "average": False,
     "checkpoint_seconds": 1000.0,
 }
 
@@ -122,6 +123,7 @@ def assert_same_run(one: Training, two: Training) -> None:
     assert first.keys() == second.keys()
     assert all(same(first[number], second[number]) for number in first)
     assert same(one.method.weights(), two.method.weights())
+    assert same(one.average.tensors(), two.average.tensors())
 
 
 # the same bits
@@ -177,6 +179,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine", "estimator": "released"},
     {"optimizer": "sgd", "schedule": "cosine", "warmup": 1, "clip": 0.1, "norm": "batch"},
     {"model": "gat", "heads": 2, "refresh": "every=3"},
+    {"average": True, "refresh": "auto", "eval_every": 1, "norm": "batch"},
 ]
 
 
@@ -204,7 +207,7 @@ def test_the_whole_graph_interrupted_and_resumed_is_uninterrupted(tmp_path: Path
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("top", "full")])
 def test_every_method_interrupted_and_resumed_is_uninterrupted(tmp_path: Path, method: str) -> None:
-    changes = {"method": method, "epochs": 2, "clip": 1.0}
+    changes = {"method": method, "epochs": 2, "clip": 1.0, "average": method in ("gas", "lmc")}
     whole = trained(tmp_path / "whole", **changes)
     assert_same_run(whole, interrupted(tmp_path / "broken", [1, "e1", 4], **changes))
 
@@ -212,6 +215,38 @@ def test_every_method_interrupted_and_resumed_is_uninterrupted(tmp_path: Path, m
 def test_nothing_is_refreshed_at_the_end(tmp_path: Path) -> None:
     made = trained(tmp_path, refresh="every=1", eval_every=1, epochs=3)
     assert [epoch.refreshed for epoch in made.folder.metrics()] == [True, True, False]
+
+
+# averaged weights
+
+
+@pytest.mark.parametrize("method", ["top", "full", "gas", "cluster"])
+def test_averages_are_scored_and_training_knows_nothing_of_it(tmp_path: Path, method: str) -> None:
+    plain = trained(tmp_path / "plain", method=method, eval_every=1)
+    made = trained(tmp_path / "averaged", method=method, eval_every=1, average=True)
+    assert same(weights(plain), weights(made))
+    for key in ("loss", "lr", "refreshed", "certificate"):
+        assert [line.get(key) for line in lines(plain)] == [line.get(key) for line in lines(made)]
+    assert not same(plain.best_weights, made.best_weights)
+    assert lines(plain)[-1]["fidelity"] == lines(made)[-1]["fidelity"]  # of the weights that train
+    model, data = made.model, made.data
+    model.load_state_dict(made.best_weights)
+    masks = {name: data[f"{name}_mask"] for name in ("train", "val", "test")}
+    scores = made.task.score(model.eval()(data.x, data.edge_index).detach(), data.y, masks=masks)
+    assert made.progress.best is not None
+    assert scores == pytest.approx({name: made.progress.best[name] for name in scores})
+
+
+def test_the_best_average_is_kept_with_all_its_steps(tmp_path: Path) -> None:
+    made = training(tmp_path, method="full", average=True, epochs=5, eval_every=5)
+    path = list[dict[str, Tensor]]()
+    made.optimizer.register_step_post_hook(lambda *_: path.append(copy.deepcopy(weights(made))))
+    made.run()
+    mean = {name: torch.zeros_like(each) for name, each in path[0].items()}
+    for number, each in enumerate(path, 1):
+        share = 17 / (16 + number)
+        mean = {name: (1 - share) * mean[name] + share * each[name] for name in mean}
+    assert all(torch.allclose(made.best_weights[name], mean[name], atol=1e-6) for name in mean)
 
 
 def test_memory_of_training_is_that_before_the_first_evaluation(tmp_path: Path) -> None:

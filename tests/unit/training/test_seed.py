@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The compensation misses")
 TABLES = Path(__file__).parents[3] / "examples" / "tables"
 SETTINGS: dict[str, Any] = {"dataset": "graph", "layers": 2, "hidden": 8, "epochs": 3, "ratio": 0.5}
 # what method top leaves open with these settings
-OPEN = ["batches", "regroup", "train_only", "rank", "refresh", "late", "eval_every"]
+OPEN = ["batches", "regroup", "train_only", "rank", "refresh", "late", "average", "eval_every"]
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +99,21 @@ def test_a_run_begun_before_choices_were_written_is_resumed(tmp_path: Path) -> N
     train_seed(old.settings().config, old, data=graph())
     assert old.result().chosen == whole.result().chosen
     assert old.settings().reasons == whole.settings().reasons
+    assert (old.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+
+
+def test_a_run_begun_before_weights_were_averaged_goes_on_without(tmp_path: Path) -> None:
+    whole, old = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "old")
+    train_seed(settings(average=False), whole, data=graph())
+    interrupted(settings(average=False), old, data=graph())
+    text = (old.path / "config.toml").read_text()
+    old.write("config.toml", "".join(line for line in text.splitlines(keepends=True) if "average" not in line))
+    checkpoint = old.load()
+    assert checkpoint is not None
+    del checkpoint.state["config"]["average"]
+    old.save(checkpoint)
+    train_seed(old.settings().config, old, data=graph())
+    assert old.settings().config.average is False
     assert (old.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
