@@ -113,9 +113,13 @@ class Basis:
         return self.loader
 
     def _start(self) -> Principal:
-        """Begin a basis; of few nodes in batches, of what these see."""
-        loader = self.loader
-        return self.compensator.start(loader.graph, loader.plan, sight=loader.sight(), share=loader.share())
+        """Begin a basis; of few nodes in batches, of what these see.
+
+        Where no propagation reads raw features, what the first one reads has received no messages, and changes apart.
+        """
+        loader, known = self.loader, any(map(any, self.loader.plan.known_hops.values()))
+        given: dict[str, Any] = {"sight": loader.sight(), "share": loader.share()}
+        return self.compensator.start(loader.graph, loader.plan, apart=self.offset and not known, **given)
 
     def _seen(self, *sinks: Remember) -> Remember:
         """Return what hands over what the batches see of rows, or all of them."""
@@ -292,4 +296,4 @@ def _to(*sinks: Remember) -> Remember:
 
 def _added(principal: Principal) -> Remember:
     """Return what adds rows to a basis, wherever they are read."""
-    return lambda _, rows: principal.add(rows)
+    return lambda place, rows: principal.add(rows, place=place)

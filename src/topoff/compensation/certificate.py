@@ -66,14 +66,15 @@ class Residual:
     def add(self, place: str, rows: Tensor) -> None:
         """Add the embeddings (n, d) that a propagation reads; of wide ones, every so many of their columns."""
         step = max(1, rows.size(1) // COLUMNS)
-        ways, known = ways_of(place, self._plan), place if self._offsets else ""
+        ways = ways_of(place, self._plan)
+        given: dict[str, Any] = {"place": place, "offsets": self._offsets, "step": step}
         for group in gathered(self._structures, rows[:, ::step], shelf=self._shelf):
             near = group.rows.to(full_type(rows.dtype))
             if near.nbytes <= COPIED:  # else it stays a view, out of which every batch takes what it reads
                 near = near.contiguous()
             for number, structure in zip(group.numbers, group.structures, strict=True):
                 compensation = self._compensations[number]
-                self._sums[number] += compensation.residual(structure, ways, near, place=known, step=step)
+                self._sums[number] += compensation.residual(structure, ways, near, **given)
 
     def pool(self, over: Callable[[list[list[float]]], list[list[float]]]) -> None:
         """Take the sums of the batches of all processes instead of those at hand."""

@@ -54,9 +54,10 @@ class Compensated(Subgraph):
         offset = None if compensation is None else compensation.offsets.get((place, operator))
         if compensation is None or spot.boundary.numel() == 0 or (compensation.read.size(0) == 0 and offset is None):
             return super().aggregate(place, operator, h)
-        within, spread, read = spot.within, compensation.spread[operator], compensation.read
+        factors = compensation.at(place)
+        within, spread, read = spot.within, factors.spread[operator], factors.read
         columns = h if h.dim() == 2 else h.reshape(len(h), -1)
-        given = columns, within, spot.boundary, spread, read, compensation.anchors, offset
+        given = columns, within, spot.boundary, spread, read, factors.anchors, offset
         out: Tensor = _Compensate.apply(*given)  # type: ignore[no-untyped-call]
         return out if h.dim() == 2 else out.view(h.shape)
 
@@ -66,7 +67,8 @@ class Compensated(Subgraph):
         if compensation is None:
             return super().virtual(place, flow, h)
         with torch.autocast(h.device.type, enabled=False):
-            flat = compensation.halo[flow] @ compensation.summary(h.reshape(h.size(0), -1))
+            factors = compensation.at(place)
+            flat = factors.halo[flow] @ factors.summary(h.reshape(h.size(0), -1))
             if (place, flow) in compensation.offsets:
                 flat = flat.add_(compensation.offsets[place, flow])
         return flat.view(-1, *h.shape[1:]).to(h.dtype)

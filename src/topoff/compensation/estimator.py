@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ from topoff.graph.operators import full_type
 ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
+SHRUNK = 1e4  # times the ridge, for rows that have received no messages
 LITTLE, MUCH = 16, 64  # rank for what changes outside batches of clusters, and where more is to be compensated
 
 
@@ -91,6 +93,8 @@ class Compensator:
         self.width = width
         self._features: tuple[Graph, Tensor] | None = None
         self.sight: Sight | None = None  # what is kept of embeddings; None: all rows
+        self.beside: Compensator | None = None  # estimates what is read at the first place, where that is asked for
+        self.place = ""  # that place
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
@@ -99,11 +103,14 @@ class Compensator:
             principal.add(block)
         return self.finish(principal)
 
-    def start(self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None) -> Principal:
+    def start(
+        self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None, apart: bool = False
+    ) -> Principal:
         """Return an empty basis to which blocks are added one by one; end with `finish`.
 
         They are embeddings of all nodes, (n, d), or what some batches see of them. Of several processes each adds the
-        rows of its `share` of the nodes.
+        rows of its `share` of the nodes. With `apart`, what the first propagation reads gets factors of its own,
+        too: rows that have received no messages are as noisy as features, so that more of them is shrunk.
         """
         self.check()
         if share is not None and self.estimator == "released":
@@ -113,11 +120,18 @@ class Compensator:
             )
         self._graph, self._plan, self.sight = graph, plan, sight
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
-        return Principal(width, dtype=self._dtype, share=share, empty=self._empty)
+        principal, self.beside = Principal(width, dtype=self._dtype, share=share, empty=self._empty), None
+        if apart and self.estimator == "ridge" and self.rank:
+            self.beside = Compensator(self.rank, ridge=SHRUNK * self.ridge, width=self.width, seed=self.seed)
+            principal.first = self.beside.start(graph, plan, sight=sight, share=share)
+        return principal
 
     @full_precision()
     def finish(self, principal: Principal) -> Compensator:
         """Close the basis and learn from it."""
+        if self.beside is not None and principal.first is not None:
+            self.beside.finish(principal.first)
+            self.place = principal.place
         if principal.blocks and self.estimator == "ridge" and self._plan.chains:
             principal.add_features(self._leading_features(self._plan.chains[0]))
         self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
@@ -132,6 +146,8 @@ class Compensator:
     def let_go(self) -> None:
         """Let go of the basis: what was estimated of it is all that is needed."""
         del self.blocks_
+        if self.beside is not None:
+            self.beside.let_go()
 
     @property
     def is_fitted(self) -> bool:
@@ -164,7 +180,8 @@ class Compensator:
             read = torch.zeros(0, structure.nodes.numel(), dtype=self._dtype)
             return Compensation.of(structure, spreads, read, rank=0, condition=1.0)
         estimate = {"ridge": self._ridge, "paper": self._paper, "released": self._released}[self.estimator]
-        return estimate(structure)
+        found = estimate(structure)
+        return found if self.beside is None else replace(found, apart={self.place: self.beside.of(structure)})
 
     def _ridge(self, structure: Structure) -> Compensation:
         """Regress the halo's messages on the batch, then keep the k directions that carry most of them.

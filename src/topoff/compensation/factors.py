@@ -94,6 +94,7 @@ class Compensation(Movable):
     rank: int  # directions that carry energy
     condition: float  # of the regularised Gram matrix that was inverted
     offsets: dict[tuple[str, Way], Tensor] = field(default_factory=dict)  # (r, d) or (c, d), by place and way
+    apart: dict[str, Compensation] = field(default_factory=dict)  # factors of a place that has its own
 
     def __repr__(self) -> str:
         return f"Compensation(rank={self.rank})"
@@ -114,6 +115,10 @@ class Compensation(Movable):
         halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
         return cls(read.contiguous(), anchors, spread, halo, rank, condition)
 
+    def at(self, place: str) -> Compensation:
+        """Return what holds the factors of a place."""
+        return self.apart.get(place, self)
+
     def summary(self, h: Tensor) -> Tensor:
         """Read the batch: (b, d) -> (k, d)."""
         return self.read @ (h if self.anchors is None else h[self.anchors]).to(self.read.dtype)
@@ -123,31 +128,38 @@ class Compensation(Movable):
         self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor, sight: Sight | None = None
     ) -> None:
         """Keep what the factors miss of the exact embeddings that a propagation reads; (n, d), or what is in sight."""
-        exact = exact.to(self.read.dtype)
-        summary = self.summary(exact[structure.nodes] if sight is None else sight.own(structure, exact))
+        exact, factors = exact.to(self.read.dtype), self.at(place)
+        summary = factors.summary(exact[structure.nodes] if sight is None else sight.own(structure, exact))
         for way in ways:
             true = incoming(structure, way, exact) if sight is None else sight.message(structure, way, exact)
-            self.offsets[place, way] = torch.addmm(true, self._factor(way), summary, alpha=-1)
+            self.offsets[place, way] = torch.addmm(true, factors.factor(way), summary, alpha=-1)
 
     @full_precision()
     def residual(
-        self, structure: Structure, ways: Sequence[Way], rows: Tensor, *, place: str = "", step: int = 1
+        self,
+        structure: Structure,
+        ways: Sequence[Way],
+        rows: Tensor,
+        *,
+        place: str = "",
+        offsets: bool = True,
+        step: int = 1,
     ) -> tuple[float, float]:
-        """Return ||A[B,C] H_C - estimate||^2 and ||A[B,C] H_C||^2 of the batch for embeddings (n, d).
+        """Return ||A[B,C] H_C - estimate||^2 and ||A[B,C] H_C||^2 of the batch for embeddings (n, d) at a `place`.
 
-        At a `place` with offsets they are part of the estimate; `rows` are then every `step`-th of its columns.
+        Its `offsets` are part of the estimate; `rows` are then every `step`-th of its columns.
         """
-        missing, whole = 0.0, 0.0
-        summary = self.summary(rows[structure.nodes])
+        missing, whole, factors = 0.0, 0.0, self.at(place)
+        summary = factors.summary(rows[structure.nodes])
         for way in ways:
             true = incoming(structure, way, rows).to(self.read.dtype)  # a model may cast inside
-            missed = torch.addmm(true, self._factor(way), summary, alpha=-1)
-            if (place, way) in self.offsets:
+            missed = torch.addmm(true, factors.factor(way), summary, alpha=-1)
+            if offsets and (place, way) in self.offsets:
                 missed -= self.offsets[place, way][:, ::step]
             missing += float(missed.square_().sum())
             whole += float(true.square_().sum())
         return missing, whole
 
-    def _factor(self, way: Way) -> Tensor:
+    def factor(self, way: Way) -> Tensor:
         """Return what spreads a batch that was read, (k, d) -> (r, d) or (c, d)."""
         return self.spread[way] if isinstance(way, Operator) else self.halo[way]

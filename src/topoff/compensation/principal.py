@@ -59,12 +59,17 @@ class Principal:
         self.width, self.dtype, self.share, self.empty = width, dtype, share, empty
         self.energy = 0.0  # of all blocks
         self.blocks = 0
+        self.first: Principal | None = None  # gets those of the first place, too, where these are asked for
+        self.place = ""  # that place
         self._columns: list[Tensor] = []
 
     @full_precision()
-    def add(self, block: Tensor) -> None:
-        """Add a block (n, d)."""
+    def add(self, block: Tensor, *, place: str = "") -> None:
+        """Add a block (n, d), what is read at a place."""
         block = block.to(self.dtype or block.dtype)
+        if self.first is not None and self.place in ("", place):
+            self.place = place
+            self.first.add(block)
         norm = _norm(block, self.share)
         _refuse_large(norm, block.dtype)
         self.energy += norm**2
