@@ -115,11 +115,12 @@ class Basis:
     def _start(self) -> Principal:
         """Begin a basis; of few nodes in batches, of what these see.
 
-        Where no propagation reads raw features, what the first one reads has received no messages, and changes apart.
+        What such batches know of rows that have received no messages is little and noisy, so it is estimated apart:
+        where no propagation reads raw features, what the first one reads.
         """
-        loader, known = self.loader, any(map(any, self.loader.plan.known_hops.values()))
-        given: dict[str, Any] = {"sight": loader.sight(), "share": loader.share()}
-        return self.compensator.start(loader.graph, loader.plan, apart=self.offset and not known, **given)
+        loader, sight = self.loader, self.loader.sight()
+        apart = self.offset and sight is not None and not any(map(any, loader.plan.known_hops.values()))
+        return self.compensator.start(loader.graph, loader.plan, sight=sight, share=loader.share(), apart=apart)
 
     def _seen(self, *sinks: Remember) -> Remember:
         """Return what hands over what the batches see of rows, or all of them."""

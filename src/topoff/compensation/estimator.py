@@ -29,7 +29,7 @@ from torch import Tensor
 
 from topoff.compensation.embeddings import leading_features
 from topoff.compensation.factors import Compensation
-from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
+from topoff.compensation.principal import Principal, compress, full_precision, one_thread, smoother
 from topoff.compensation.sight import Sight, incoming, ways_into
 from topoff.forward.plan import Plan
 from topoff.forward.share import Share
@@ -90,11 +90,11 @@ class Compensator:
     ) -> None:
         """Store the parameters; `check` refuses wrong ones."""
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
-        self.width = width
+        self.width, self.place = width, ""  # the first place, where it is estimated apart
         self._features: tuple[Graph, Tensor] | None = None
         self.sight: Sight | None = None  # what is kept of embeddings; None: all rows
         self.beside: Compensator | None = None  # estimates what is read at the first place, where that is asked for
-        self.place = ""  # that place
+        self.ridges: tuple[float, ...] = (ridge,)  # of several, the one that foretells best is taken
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
@@ -109,8 +109,8 @@ class Compensator:
         """Return an empty basis to which blocks are added one by one; end with `finish`.
 
         They are embeddings of all nodes, (n, d), or what some batches see of them. Of several processes each adds the
-        rows of its `share` of the nodes. With `apart`, what the first propagation reads gets factors of its own,
-        too: rows that have received no messages are as noisy as features, so that more of them is shrunk.
+        rows of its `share` of the nodes. With `apart`, what the first propagation reads gets factors of its own: rows
+        that have received no messages are as noisy as features, and may have to be shrunk more.
         """
         self.check()
         if share is not None and self.estimator == "released":
@@ -122,7 +122,8 @@ class Compensator:
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
         principal, self.beside = Principal(width, dtype=self._dtype, share=share, empty=self._empty), None
         if apart and self.estimator == "ridge" and self.rank:
-            self.beside = Compensator(self.rank, ridge=SHRUNK * self.ridge, width=self.width, seed=self.seed)
+            self.beside = Compensator(self.rank, ridge=self.ridge, width=self.width, seed=self.seed)
+            self.beside.ridges = (self.ridge, SHRUNK * self.ridge)
             principal.first = self.beside.start(graph, plan, sight=sight, share=share)
         return principal
 
@@ -195,14 +196,14 @@ class Compensator:
         weight = self._weight[structure.nodes].to(F.dtype)
         FW = F * (weight / weight.mean()).unsqueeze(1)
         messages = self._messages(structure)
-        inverse, smoother, condition = regularized_inverse(F.T @ FW, self.ridge)
+        inverse, smooth, condition = smoother(F, FW, messages, ridges=self.ridges)
         energy = inverse.new_zeros(inverse.shape)
         for T in messages:
             sample = T[:: max(1, len(T) // ENERGY_ROWS)]
             gram = (sample.T @ sample).to(inverse.dtype)
             energy += gram / gram.trace().clamp(min=1e-30)
         with one_thread():
-            values, vectors = torch.linalg.eigh(smoother.T @ energy @ smoother)
+            values, vectors = torch.linalg.eigh(smooth.T @ energy @ smooth)
         k = min(self.rank_, len(F))
         V = vectors[:, vectors.size(1) - k :].flip(1)
         floor = torch.finfo(F.dtype).eps * values.clamp(min=0).sum()

@@ -220,6 +220,31 @@ def regularized_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, flo
         return _inverse((G + G.T) / 2, ridge, eps=eps)
 
 
+def smoother(
+    F: Tensor, FW: Tensor, messages: Sequence[Tensor], *, ridges: Sequence[float]
+) -> tuple[Tensor, Tensor, float]:
+    """Return the `regularized_inverse` of a basis F (b, m) with weighted rows FW, by the best of some ridges."""
+    ridge = ridges[0] if len(ridges) == 1 else foretelling_ridge(F, FW, messages, among=ridges)
+    return regularized_inverse(F.T @ FW, ridge)
+
+
+def foretelling_ridge(F: Tensor, FW: Tensor, messages: Sequence[Tensor], *, among: Sequence[float]) -> float:
+    """Return the ridge by which every other column of a basis, F (b, m), foretells the messages of the columns between.
+
+    These stand for what will change. FW are the weighted rows of F; messages (r, m).
+
+    >>> rows = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
+    >>> foretelling_ridge(rows, rows, [rows.sum(0, keepdim=True)], among=(1.0, 1e-5))
+    1e-05
+    """
+    known, hidden, errors = slice(0, None, 2), slice(1, None, 2), []
+    gram, across = F[:, known].T @ FW[:, known], FW[:, known].T @ F[:, hidden]
+    for ridge in among:
+        carried = regularized_inverse(gram, ridge)[0].to(F.dtype) @ across
+        errors.append(sum(float((T[:, known] @ carried - T[:, hidden]).square().sum()) for T in messages))
+    return among[errors.index(min(errors))]
+
+
 def _inverse(G: Tensor, ridge: float, *, eps: float) -> tuple[Tensor, Tensor, float]:
     """Do so for a symmetric matrix that is not zero."""
     m, shift = G.size(0), ridge * float(G.diagonal().mean().clamp(min=1e-300))
