@@ -76,5 +76,6 @@ class Average:
         return self.means
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what a checkpoint has kept."""
-        self.means = dict(tensors)
+        """Go on from what a checkpoint has kept, where the weights are."""
+        own = self._weights()
+        self.means = {name: each.to(own[name].device) if name in own else each for name, each in tensors.items()}
