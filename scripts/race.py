@@ -202,8 +202,8 @@ def page(models: dict[str, dict[str, Cell]]) -> str:
         "unless the settings of a race say `--no-average`. Targets are shares of the best validation score of a full "
         f"batch that trained {REFERENCE} epochs. Mean seconds over the seeds that reach a target; (n) where not all "
         "do, - where none does; where no other arrives with every seed, TOP is compared with the length of the race. A "
-        "race has some thirty evaluations, so that differences below a thirtieth of its length say nothing, and spreads "
-        "of few seeds say little. Curves are those of the first seed.",
+        "race has some thirty evaluations: differences below a thirtieth of its length say nothing, and spreads of few "
+        "seeds say little. Curves are those of the first seed.",
         "",
         "![Validation score against seconds](../time.svg)",
         "",

@@ -54,7 +54,7 @@ class Compensated(Subgraph):
         offset = None if compensation is None else compensation.offsets.get((place, operator))
         if compensation is None or spot.boundary.numel() == 0 or (compensation.read.size(0) == 0 and offset is None):
             return super().aggregate(place, operator, h)
-        factors = compensation.at(place)
+        factors = compensation.apart.get(place, compensation)
         within, spread, read = spot.within, factors.spread[operator], factors.read
         columns = h if h.dim() == 2 else h.reshape(len(h), -1)
         given = columns, within, spot.boundary, spread, read, factors.anchors, offset
@@ -67,7 +67,7 @@ class Compensated(Subgraph):
         if compensation is None:
             return super().virtual(place, flow, h)
         with torch.autocast(h.device.type, enabled=False):
-            factors = compensation.at(place)
+            factors = compensation.apart.get(place, compensation)
             flat = factors.halo[flow] @ factors.summary(h.reshape(h.size(0), -1))
             if (place, flow) in compensation.offsets:
                 flat = flat.add_(compensation.offsets[place, flow])

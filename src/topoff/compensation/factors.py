@@ -115,10 +115,6 @@ class Compensation(Movable):
         halo = dict(zip(structure.around, spreads[len(spread) :], strict=True))
         return cls(read.contiguous(), anchors, spread, halo, rank, condition)
 
-    def at(self, place: str) -> Compensation:
-        """Return what holds the factors of a place."""
-        return self.apart.get(place, self)
-
     def summary(self, h: Tensor) -> Tensor:
         """Read the batch: (b, d) -> (k, d)."""
         return self.read @ (h if self.anchors is None else h[self.anchors]).to(self.read.dtype)
@@ -128,7 +124,7 @@ class Compensation(Movable):
         self, structure: Structure, ways: Sequence[Way], place: str, *, exact: Tensor, sight: Sight | None = None
     ) -> None:
         """Keep what the factors miss of the exact embeddings that a propagation reads; (n, d), or what is in sight."""
-        exact, factors = exact.to(self.read.dtype), self.at(place)
+        exact, factors = exact.to(self.read.dtype), self.apart.get(place, self)
         summary = factors.summary(exact[structure.nodes] if sight is None else sight.own(structure, exact))
         for way in ways:
             true = incoming(structure, way, exact) if sight is None else sight.message(structure, way, exact)
@@ -149,7 +145,7 @@ class Compensation(Movable):
 
         Its `offsets` are part of the estimate; `rows` are then every `step`-th of its columns.
         """
-        missing, whole, factors = 0.0, 0.0, self.at(place)
+        missing, whole, factors = 0.0, 0.0, self.apart.get(place, self)
         summary = factors.summary(rows[structure.nodes])
         for way in ways:
             true = incoming(structure, way, rows).to(self.read.dtype)  # a model may cast inside

@@ -47,8 +47,6 @@ def prepared(model: nn.Module, *, features: int = 5, **settings: Any) -> TOP:
 def test_rows_that_have_received_no_messages_are_estimated_apart(conv: Any) -> None:
     for batch in prepared(LinearFirst(conv)).cover():
         assert batch.compensation.apart.keys() == {FIRST}
-        assert batch.compensation.at(FIRST) is not batch.compensation
-        assert batch.compensation.at("second/0/0") is batch.compensation
 
 
 @pytest.mark.parametrize(
@@ -92,7 +90,7 @@ def test_what_changes_at_noisy_rows_is_followed_better_than_by_shared_factors() 
         structure, compensation = batch.supplement.structure, batch.compensation
         (way,) = structure.spots
         messages = incoming(structure, way, change)
-        for name, factors in (("apart", compensation.at(FIRST)), ("shared", compensation)):
+        for name, factors in (("apart", compensation.apart[FIRST]), ("shared", compensation)):
             said = factors.factor(way) @ factors.summary(change[structure.nodes])
             errors[name] += float((said - messages).square().sum())
     assert errors["apart"] < 0.7 * errors["shared"]
