@@ -115,12 +115,12 @@ class Basis:
     def _start(self) -> Principal:
         """Begin a basis; of few nodes in batches, of what these see.
 
-        What such batches know of rows that have received no messages is little and noisy, so it is estimated apart:
-        where no propagation reads raw features, what the first one reads.
+        What few nodes know of rows that have received no messages is little and noisy, so it is estimated apart: where
+        no propagation reads raw features, what the first one reads.
         """
-        loader, sight = self.loader, self.loader.sight()
-        apart = self.offset and sight is not None and not any(map(any, loader.plan.known_hops.values()))
-        return self.compensator.start(loader.graph, loader.plan, sight=sight, share=loader.share(), apart=apart)
+        loader, known = self.loader, any(map(any, self.loader.plan.known_hops.values()))
+        given: dict[str, Any] = {"apart": self.offset and self.refreshing.scarce and not known}
+        return self.compensator.start(loader.graph, loader.plan, sight=loader.sight(), share=loader.share(), **given)
 
     def _seen(self, *sinks: Remember) -> Remember:
         """Return what hands over what the batches see of rows, or all of them."""

@@ -94,7 +94,7 @@ class Compensator:
         self._features: tuple[Graph, Tensor] | None = None
         self.sight: Sight | None = None  # what is kept of embeddings; None: all rows
         self.beside: Compensator | None = None  # estimates what is read at the first place, where that is asked for
-        self.ridges: tuple[float, ...] = (ridge,)  # of several, the one that foretells best is taken
+        self.shrunk: tuple[float, ...] = ()  # other ridges, taken where they foretell better
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
@@ -123,7 +123,7 @@ class Compensator:
         principal, self.beside = Principal(width, dtype=self._dtype, share=share, empty=self._empty), None
         if apart and self.estimator == "ridge" and self.rank:
             self.beside = Compensator(self.rank, ridge=self.ridge, width=self.width, seed=self.seed)
-            self.beside.ridges = (self.ridge, SHRUNK * self.ridge)
+            self.beside.shrunk = (SHRUNK * self.ridge,)
             principal.first = self.beside.start(graph, plan, sight=sight, share=share)
         return principal
 
@@ -196,7 +196,7 @@ class Compensator:
         weight = self._weight[structure.nodes].to(F.dtype)
         FW = F * (weight / weight.mean()).unsqueeze(1)
         messages = self._messages(structure)
-        inverse, smooth, condition = smoother(F, FW, messages, ridges=self.ridges)
+        inverse, smooth, condition = smoother(F, FW, messages, ridges=(self.ridge, *self.shrunk))
         energy = inverse.new_zeros(inverse.shape)
         for T in messages:
             sample = T[:: max(1, len(T) // ENERGY_ROWS)]

@@ -231,12 +231,15 @@ def smoother(
 def foretelling_ridge(F: Tensor, FW: Tensor, messages: Sequence[Tensor], *, among: Sequence[float]) -> float:
     """Return the ridge by which every other column of a basis, F (b, m), foretells the messages of the columns between.
 
-    These stand for what will change. FW are the weighted rows of F; messages (r, m).
+    Units of a layer, drawn alike, stand for what will change; of a basis that was compressed, directions of as much
+    energy. A single column foretells nothing: the largest. FW are the weighted rows of F; messages (r, m).
 
     >>> rows = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
     >>> foretelling_ridge(rows, rows, [rows.sum(0, keepdim=True)], among=(1.0, 1e-5))
     1e-05
     """
+    if F.size(1) < 2:
+        return max(among)
     known, hidden, errors = slice(0, None, 2), slice(1, None, 2), []
     gram, across = F[:, known].T @ FW[:, known], FW[:, known].T @ F[:, hidden]
     for ridge in among:

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from topoff.graph.operators import full_type
@@ -34,15 +35,21 @@ MEMORY = 16.0
 
 
 class Average:
-    """Average the weights of a model, and its buffers of floating point, over its steps, if that is `wanted`."""
+    """Average the weights of a model, and the running statistics of its norms, over its steps, if that is `wanted`.
+
+    Other buffers are left as the model has them. Statistics are averaged as weights are, not measured anew.
+    """
 
     def __init__(self, model: nn.Module, *, wanted: bool = True) -> None:
         self.model, self.wanted = model, wanted
         self.means: dict[str, Tensor] = {}  # by name; in half precision they are kept in float32
 
     def _weights(self) -> dict[str, Tensor]:
-        """Return what is averaged: a model may put new buffers in the place of old ones."""
-        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        """Return what is averaged, by name."""
+        named = list[tuple[str, Tensor]](self.model.named_parameters())
+        for name, module in self.model.named_modules():
+            if isinstance(module, _NormBase):
+                named += module.named_buffers(prefix=name, recurse=False)
         found = {name: each.detach() for name, each in named if not is_lazy(each)}
         return {name: each for name, each in found.items() if each.is_floating_point() or each.is_complex()}
 
@@ -51,12 +58,13 @@ class Average:
         if not self.wanted:
             return
         weights = self._weights()
-        if weights.keys() != self.means.keys():  # the first step, or one that made new weights
-            self.means = {name: each.to(full_type(each.dtype), copy=True) for name, each in weights.items()}
-            return
         means = list(self.means.values())
         now = [weights[name].to(mean.dtype) for name, mean in self.means.items()]
-        torch._foreach_lerp_(means, now, (MEMORY + 1) / (MEMORY + step))
+        if means:
+            torch._foreach_lerp_(means, now, (MEMORY + 1) / (MEMORY + step))
+        for name in weights.keys() - self.means.keys():  # the first step, or a lazy layer's
+            kind = full_type(weights[name].dtype)
+            self.means[name] = weights[name].to(kind, copy=True, memory_format=torch.contiguous_format)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -206,7 +206,9 @@ class Training:
         method.frozen = last or not may_refresh
         exam = examine(method, self.average, number=progress.epoch, whole=last or may_stop)
         method.frozen = last
-        check_outputs(exam.out, self.data, epoch=progress.current, kept=self._kept)
+        for out in (exam.out, exam.own):
+            if out is not None:
+                check_outputs(out, self.data, epoch=progress.current, kept=self._kept)
         masks = {name: self.data[f"{name}_mask"] for name in SPLITS}
         scores = self.task.score(exam.out, self.data.y, masks=masks)
         if self._keep_best(scores) and last and self.ranks.size == 1:

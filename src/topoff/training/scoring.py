@@ -34,6 +34,7 @@ class Exam:
     """Hold what is scored, and what was found out besides."""
 
     out: Tensor  # (n, outputs), exact
+    own: Tensor | None  # (n, outputs), that of the weights that train, where it was computed besides
     fidelity: float  # of the batches that were looked at
     refreshed: bool = False  # whether the method took the occasion
     seconds: float = 0.0  # that this took
@@ -48,10 +49,11 @@ def examine(method: Method, average: Average, *, number: int, whole: bool) -> Ex
     if not average.wanted:
         return exam
     frozen, method.frozen = method.frozen, True
-    with average.in_place():
-        out = method.exact()[0].cpu()
-    method.frozen = frozen
-    return replace(exam, out=out)
+    try:
+        with average.in_place():
+            return replace(exam, out=method.exact()[0].cpu(), own=exam.out)
+    finally:
+        method.frozen = frozen
 
 
 def _look(method: Method, *, number: int, whole: bool) -> Exam:
@@ -61,4 +63,4 @@ def _look(method: Method, *, number: int, whole: bool) -> Exam:
     out, refreshed = method.exact()
     seconds, out = time.perf_counter() - start, out.cpu()
     fidelity = fidelity_of(out if nodes is None else out[nodes], seen)
-    return Exam(out, fidelity, refreshed, seconds if refreshed else 0.0)
+    return Exam(out, None, fidelity, refreshed, seconds if refreshed else 0.0)

@@ -38,6 +38,8 @@ def begin(config: Config, folder: RunFolder, *, command: str) -> None:
     left_open: dict[str, Any] = {key: None for key in settings.reasons if getattr(config, key) is None}
     if config.train_only is None and not settings.config.train_only:  # false was written before it could be left open
         left_open["train_only"] = None
+    if "average" not in settings.reasons and not (settings.config.average or config.average):  # of before it was there
+        left_open["average"] = config.average
     changed = difference(dataclasses.replace(settings.config, **left_open), config)
     if changed:
         raise ValueError(
@@ -117,7 +119,7 @@ def _train_first(
     chosen = settings.config
     if begun and chosen.accumulate is None:  # it has gone on one batch at a time, and does so
         check_processes(ranks, accumulate=1, batches=ranks.size)
-    if begun and chosen.average is None and not _averages(folder):  # of a version that did not, and goes on so
+    if begun and chosen.average is None:  # of a version that did not, and goes on so
         chosen = dataclasses.replace(chosen, average=False)
     graph = graph_of(chosen, trust=trust) if data is None else data
     setup = make_setup(chosen, graph, processes=ranks.size)
@@ -140,9 +142,3 @@ def _train_first(
     if not folder.finished:
         write_result(training, command=settings.command)
     return training
-
-
-def _averages(folder: RunFolder) -> bool:
-    """Say whether a run that was begun averages its weights, as its checkpoint knows."""
-    checkpoint = folder.load()
-    return bool(checkpoint and checkpoint.state.get("config", {}).get("average"))

@@ -16,6 +16,7 @@ from topoff.training.config import Config
 from topoff.training.scoring import Exam
 
 FREE = ("dataset", "root", "device", "checkpoint_seconds")  # settings that may change: the graph has its own check
+OLDER = {"average": False}  # what versions did that did not have the setting, where that is not to leave it open
 THREADS = 1024  # more than that no run has had
 
 
@@ -97,7 +98,7 @@ def refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
     edited = [
         f"{key}: {settings.get(key)} -> {new}"
         for key, new in now["config"].items()
-        if settings.get(key, new) != new and key not in FREE  # a setting that is newer than the run is as it was
+        if settings.get(key, OLDER.get(key)) != new and key not in FREE
     ]
     if edited:
         raise ValueError(

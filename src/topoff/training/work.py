@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,9 @@ def new_work(base: Config, top: Path, *, seeds: list[int] | None) -> Work:
 
 def repeated_work(begun: Planned, *, repeat: Path, top: Path) -> Work:
     """List the folders and settings of a run that takes the steps of another one again."""
-    places = [(folder.path.relative_to(repeat), config) for folder, config in begun]
+    places = [  # a run of before weights were averaged is repeated without
+        (folder.path.relative_to(repeat), replace(config, average=bool(config.average))) for folder, config in begun
+    ]
     records = {place / PACE: _record(repeat / place) for place, _ in places}
     return Work(top, [(RunFolder(top / place), config) for place, config in places], records)
 

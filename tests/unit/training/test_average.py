@@ -68,16 +68,48 @@ def test_half_precision_is_averaged_in_full() -> None:
         assert model.weight.dtype == torch.float16
 
 
-def test_weights_that_a_step_has_made_begin_a_new_average() -> None:
+def test_weights_that_a_step_has_made_join_the_average() -> None:
     """Lazy layers have no weights before their first call."""
     model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(1))
     average = Average(model)
     average.add(1)
     assert average.means.keys() == {"0.weight", "0.bias"}
+    before = model[0].weight.detach().clone()
     model(torch.randn(4, 2))
+    model[0].weight.data += 1
     average.add(2)
     assert average.means.keys() == set(model.state_dict())
-    assert torch.equal(average.means["0.weight"], model[0].weight)
+    assert torch.equal(average.means["1.weight"], model[1].weight)
+    assert bool(((before < average.means["0.weight"]) & (average.means["0.weight"] < model[0].weight)).all())
+
+
+class Buffers(nn.Module):
+    """Buffers that no average could be taken of: infinite, sparse, of another shape with every batch, expanded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        self.register_buffer("sparse", torch.eye(2).to_sparse())
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+        self.register_buffer("wide", torch.zeros(1, 1).expand(3, 3))
+
+    def step(self) -> None:
+        self.weight.data += 1
+        self.seen = torch.zeros(len(self.seen) + 1)
+
+
+def test_buffers_of_other_kinds_stay_as_the_model_has_them() -> None:
+    model = Buffers()
+    average = Average(model)
+    for step in range(1, 4):
+        model.step()
+        average.add(step)
+    assert average.means.keys() == {"weight"}
+    with average.in_place():
+        assert 1 < model.weight.item() < 3
+        assert model.mask.tolist() == [0.0, -torch.inf]
+        assert len(model.seen) == 4
 
 
 def test_what_a_checkpoint_keeps_is_enough() -> None:

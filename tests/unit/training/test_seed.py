@@ -93,9 +93,9 @@ def test_a_run_that_is_resumed_keeps_its_choices(tmp_path: Path, monkeypatch: py
 
 def test_a_run_begun_before_choices_were_written_is_resumed(tmp_path: Path) -> None:
     whole, old = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "old")
-    train_seed(settings(), whole, data=graph())
-    interrupted(settings(), old, data=graph())
-    old.write("config.toml", write_toml(settings(), command="topoff train graph"))  # as it was: with open settings
+    train_seed(settings(average=False), whole, data=graph())
+    interrupted(settings(average=False), old, data=graph())
+    old.write("config.toml", write_toml(settings(average=False), command="topoff train graph"))  # the others are open
     train_seed(old.settings().config, old, data=graph())
     assert old.result().chosen == whole.result().chosen
     assert old.settings().reasons == whole.settings().reasons
@@ -112,8 +112,11 @@ def test_a_run_begun_before_weights_were_averaged_goes_on_without(tmp_path: Path
     assert checkpoint is not None
     del checkpoint.state["config"]["average"]
     old.save(checkpoint)
-    train_seed(old.settings().config, old, data=graph())
+    for given in (old.settings().config, settings(), settings(average=False)):  # again, and as a config says it now
+        train_seed(given, old, data=graph())
     assert old.settings().config.average is False
+    with pytest.raises(ValueError, match="average: False -> True"):
+        begin(settings(average=True), old, command="another")
     assert (old.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
