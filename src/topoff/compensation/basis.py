@@ -24,6 +24,8 @@ from topoff.forward.share import SharedLockstep
 from topoff.forward.trial import check_same_convs, recheck
 from topoff.machine.cache import cached
 
+MOST_HOPS = 4  # after which propagated features join a basis
+
 
 class Basis:
     """Estimate the compensation of a loader's batches from the embeddings of networks, and say how much it misses.
@@ -75,7 +77,8 @@ class Basis:
         self.bare = False  # nothing was estimated yet
         self.whole = True  # no estimate was left halfway, as on a full disk
         self.checks = 0  # against the plain forward
-        self._last: str | None = None  # the place of the forward whose input is the last that a basis is made of
+        self._hops = 0  # that the model's last propagation is away from its features
+        self._ends: tuple[str | None, ...] = (None, None)  # the first and the last place whose input makes a basis
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
 
     def fit(self, networks: Sequence[nn.Module], *, cache: bool = False, late: bool = False) -> None:
@@ -106,21 +109,34 @@ class Basis:
         for done, network in enumerate(networks if self.compensates and not self.bare else ()):
             self.loader.tell("basic embeddings", done, len(networks))
             keep = [exact.__setitem__] if self.offset and done == 0 else []
-            self.embed(network, self._seen(_added(principal), *keep), current=done == 0, output=False)
-        self.compensator.finish(principal)
+            self.embed(network, self._seen(self._added(principal), *keep), current=done == 0, output=False)
+        self._finish(principal)
         self.loader.compensate(exact)
         self._let_go()
         return self.loader
 
     def _start(self) -> Principal:
-        """Begin a basis; of few nodes in batches, of what these see.
+        """Begin a basis; of few nodes in batches, of what these see."""
+        graph, plan, sight = self.loader.graph, self.loader.plan, self.loader.sight()
+        return self.compensator.start(graph, plan, sight=sight, share=self.loader.share())
 
-        What few nodes know of rows that have received no messages is little and noisy, so it is estimated apart: where
-        no propagation reads raw features, what the first one reads.
+    def _finish(self, principal: Principal) -> None:
+        """Close a basis; of few nodes in batches, with what a linear network reads."""
+        hops = min(MOST_HOPS, self._hops) if self.refreshing.scarce and self.compensator.rank else 0
+        self.compensator.finish(principal, apart=self._apart, hops=hops)
+
+    @property
+    def _apart(self) -> str | None:
+        """The place that is estimated apart: the first one, where no propagation reads raw features; None: no place.
+
+        What few nodes know of rows that have received no messages is little and noisy, unless it is read off features.
         """
-        loader, known = self.loader, any(map(any, self.loader.plan.known_hops.values()))
-        given: dict[str, Any] = {"apart": self.offset and self.refreshing.scarce and not known}
-        return self.compensator.start(loader.graph, loader.plan, sight=loader.sight(), share=loader.share(), **given)
+        known = any(map(any, self.loader.plan.known_hops.values()))
+        return self._ends[0] if self.offset and self.refreshing.scarce and not known else None
+
+    def _added(self, principal: Principal) -> Remember:
+        """Return what adds rows to a basis, but for those of a place that is estimated apart, if there are others."""
+        return lambda place, rows: None if place == self._apart != self._ends[1] else principal.add(rows)
 
     def _seen(self, *sinks: Remember) -> Remember:
         """Return what hands over what the batches see of rows, or all of them."""
@@ -172,7 +188,7 @@ class Basis:
         residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
         keep = [exact.__setitem__] if self.offset else []
         blind = self.bare or not self.whole  # without offsets nothing is to be learnt of how long they last
-        collect = _to(residual.add, self._seen(_added(principal), *keep), self._forget)
+        collect = _to(residual.add, self._seen(self._added(principal), *keep), self._forget)
         out = self.embed(self.model, collect, current=True, output=output)
         if blind:
             self.bare = False
@@ -180,7 +196,7 @@ class Basis:
         else:
             self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
-        self.compensator.finish(principal)
+        self._finish(principal)
         self.whole = False
         self.loader.compensate(exact)
         self.whole = True
@@ -249,7 +265,7 @@ class Basis:
             self._recheck(network)
         loader = self.loader
         kept = loader.plan.moments if current and self.refreshing.interval else None
-        last = None if output or loader.plan.normalizes else self._last
+        last = None if output or loader.plan.normalizes else self._ends[1]
         given: dict[str, Any] = {"plan": loader.plan, "collect": collect, "call": self.call, "last": last}
         return embed(network, loader.graph, loader.pieces(), moments=kept, lockstep=self._lockstep(), **given)
 
@@ -259,7 +275,8 @@ class Basis:
         if network is self.model:
             check_same_convs(network, self.loader.plan)
         places = recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
-        self._last = next((place for place in reversed(places) if not is_known(place, self.loader.plan)), None)
+        asked = [place for place in places if not is_known(place, self.loader.plan)]
+        self._ends, self._hops = (asked[0], asked[-1]) if asked else (None, None), max(0, len(places) - 1)
 
     def _lockstep(self) -> Callable[..., Lockstep] | None:
         """Return what runs the batches of several processes in step; None where this one is alone."""
@@ -270,13 +287,8 @@ class Basis:
 
     def state(self) -> dict[str, Any]:
         """Return age and certificates; JSON-able."""
-        state = {
-            "fitted_at": self.fitted_at,
-            "first": self.first,
-            "bare": self.bare,
-            "certificates": self._certificates,
-        }
-        return state | {"refreshing": dataclasses.asdict(self.refreshing)}
+        state = {"fitted_at": self.fitted_at, "first": self.first, "bare": self.bare}
+        return state | {"certificates": self._certificates, "refreshing": dataclasses.asdict(self.refreshing)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what a basis that was fitted again cannot know."""
@@ -293,8 +305,3 @@ def _to(*sinks: Remember) -> Remember:
             sink(place, rows)
 
     return collect
-
-
-def _added(principal: Principal) -> Remember:
-    """Return what adds rows to a basis, wherever they are read."""
-    return lambda place, rows: principal.add(rows, place=place)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,18 +58,29 @@ def leading_features(graph: Graph, chain: Chain, width: int | None) -> Tensor:
 
     They are A (X V), with V from a sample of the rows of A X, which may be much wider than what is kept.
     """
-    x, dtype, shelf = graph.data.x, full_type(graph.dtype), graph.shelf
+    x = graph.data.x
     if width is None or width >= x.size(1):
-        return graph.propagated(chain).to(dtype)
+        return graph.propagated(chain).to(full_type(graph.dtype))
     sample = graph.propagated_rows(chain, torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS)))
-    leading = directions(sample.to(dtype), width)
-    shape = len(x), leading.size(1)  # a few nodes have fewer directions
-    found = torch.empty(shape, dtype=dtype) if shelf is None else shelf.empty(shape, dtype)
+    found = projected(graph, directions(sample.to(full_type(graph.dtype)), width))
+    return deque(smoothed(graph, chain, found), maxlen=1)[0] if chain else found
+
+
+@full_precision()
+def projected(graph: Graph, leading: Tensor) -> Tensor:
+    """Return the features in some directions (f, width), X V; (n, width)."""
+    x, shelf, shape = graph.data.x, graph.shelf, (graph.num_nodes, leading.size(1))  # a few nodes have fewer directions
+    found = torch.empty(shape, dtype=leading.dtype) if shelf is None else shelf.empty(shape, leading.dtype)
     for place, rows in zip(torch.split(found, ROWS), torch.split(x, ROWS), strict=True):
-        torch.mm(rows.to(dtype), leading, out=place)
-    for operator in chain:
-        found = graph.aggregation(operator).product(found, dtype=dtype, shelf=shelf)
+        torch.mm(rows.to(leading.dtype), leading, out=place)
     return found
+
+
+def smoothed(graph: Graph, chain: Chain, rows: Tensor) -> Iterator[Tensor]:
+    """Yield rows of all nodes (n, d) after every operator of a chain: A H, A A H, ..."""
+    for operator in chain:
+        rows = graph.aggregation(operator).product(rows, dtype=full_type(graph.dtype), shelf=graph.shelf)
+        yield rows
 
 
 def is_known(place: str, plan: Plan) -> bool:

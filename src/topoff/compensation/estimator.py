@@ -22,45 +22,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from topoff.compensation.embeddings import leading_features
+from topoff.compensation.embeddings import leading_features, smoothed
 from topoff.compensation.factors import Compensation
-from topoff.compensation.principal import Principal, compress, full_precision, one_thread, smoother
+from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
 from topoff.compensation.sight import Sight, incoming, ways_into
 from topoff.forward.plan import Plan
 from topoff.forward.share import Share
 from topoff.forward.structure import Structure
 from topoff.graph.aggregation import Empty
-from topoff.graph.graph import Chain, Graph
+from topoff.graph.graph import Graph
 from topoff.graph.operators import full_type
 
 ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
-SHRUNK = 1e4  # times the ridge, for rows that have received no messages
-LITTLE, MUCH = 16, 64  # rank for what changes outside batches of clusters, and where more is to be compensated
-
-
-def usual_rank(batches: str, *, offset: bool, few: bool = False) -> int:
-    """Return the rank for a kind of batches, where the user gives none; `few` hold few of the nodes (train_only).
-
-    >>> usual_rank("kaminpar", offset=True), usual_rank("kaminpar", offset=False), usual_rank("random", offset=True)
-    (16, 64, 64)
-    """
-    return LITTLE if offset and batches in ("kaminpar", "metis", "ldg", "stored") and not few else MUCH
-
-
-def has_offset(*, offset: bool | None, estimator: str, refresh: str) -> bool:
-    """Return whether only changes are compensated: as the user says, else with our estimator where it is refreshed.
-
-    >>> [has_offset(offset=None, estimator="ridge", refresh=refresh) for refresh in ("auto", "never")]
-    [True, False]
-    """
-    return estimator == "ridge" and refresh != "never" if offset is None else offset
+OF_FEATURES = 2  # directions of the features per unit of rank, where rows are regressed on these
 
 
 class Compensator:
@@ -90,11 +72,10 @@ class Compensator:
     ) -> None:
         """Store the parameters; `check` refuses wrong ones."""
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
-        self.width, self.place = width, ""  # the first place, where it is estimated apart
-        self._features: tuple[Graph, Tensor] | None = None
+        self.width = width
+        self._features: tuple[Graph, Tensor | None] | None = None
         self.sight: Sight | None = None  # what is kept of embeddings; None: all rows
-        self.beside: Compensator | None = None  # estimates what is read at the first place, where that is asked for
-        self.shrunk: tuple[float, ...] = ()  # other ridges, taken where they foretell better
+        self.apart: dict[str, Compensator] = {}  # estimates what is read at a place, where that is asked for
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
@@ -103,14 +84,11 @@ class Compensator:
             principal.add(block)
         return self.finish(principal)
 
-    def start(
-        self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None, apart: bool = False
-    ) -> Principal:
+    def start(self, graph: Graph, plan: Plan, *, sight: Sight | None = None, share: Share | None = None) -> Principal:
         """Return an empty basis to which blocks are added one by one; end with `finish`.
 
         They are embeddings of all nodes, (n, d), or what some batches see of them. Of several processes each adds the
-        rows of its `share` of the nodes. With `apart`, what the first propagation reads gets factors of its own: rows
-        that have received no messages are as noisy as features, and may have to be shrunk more.
+        rows of its `share` of the nodes.
         """
         self.check()
         if share is not None and self.estimator == "released":
@@ -120,21 +98,18 @@ class Compensator:
             )
         self._graph, self._plan, self.sight = graph, plan, sight
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
-        principal, self.beside = Principal(width, dtype=self._dtype, share=share, empty=self._empty), None
-        if apart and self.estimator == "ridge" and self.rank:
-            self.beside = Compensator(self.rank, ridge=self.ridge, width=self.width, seed=self.seed)
-            self.beside.shrunk = (SHRUNK * self.ridge,)
-            principal.first = self.beside.start(graph, plan, sight=sight, share=share)
-        return principal
+        return Principal(width, dtype=self._dtype, share=share, empty=self._empty)
 
     @full_precision()
-    def finish(self, principal: Principal) -> Compensator:
-        """Close the basis and learn from it."""
-        if self.beside is not None and principal.first is not None:
-            self.beside.finish(principal.first)
-            self.place = principal.place
-        if principal.blocks and self.estimator == "ridge" and self._plan.chains:
-            principal.add_features(self._leading_features(self._plan.chains[0]))
+    def finish(self, principal: Principal, *, apart: str | None = None, hops: int = 0) -> Compensator:
+        """Close the basis and learn from it; what is read at a place that is named `apart` has the features as its own.
+
+        Rows that have received no messages are functions of the features, and as noisy as these. The features after
+        one to so many `hops` join the basis: a linear network reads nothing else.
+        """
+        leading = self._leading_features(hops) if principal.blocks and self.estimator == "ridge" else None
+        if leading is not None:
+            principal.add_features(leading, blocks=max(1, hops))
         self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
         m = sum(block.size(1) for block in self.blocks_)
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
@@ -142,13 +117,30 @@ class Compensator:
             self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
         received = torch.from_numpy(self._graph.incoming().degrees)
         self._weight = (received + 1).to(self._dtype).sqrt()
+        self.apart = (
+            {} if apart is None or self.estimator != "ridge" or not self.rank_ else {apart: self._of_features()}
+        )
         return self
+
+    def _of_features(self) -> Compensator:
+        """Return one that regresses on the features and a constant; on leading directions of wide features."""
+        x, most, of_features = self._graph.data.x, OF_FEATURES * self.rank_, copy(self)
+        sample = x[:: max(1, len(x) // ENERGY_ROWS)].to(self._dtype)
+        constant = sample.new_full((len(x), 1), float(sample.square().sum(1).mean().sqrt()))
+        x = x if x.size(1) <= most else leading_features(self._graph, (), most)
+        of_features.blocks_, of_features.apart = [self._held(x), self._held(constant)], {}
+        of_features.rank_ = min(self.rank_, x.size(1) + 1)
+        return of_features
+
+    def _held(self, rows: Tensor) -> Tensor:
+        """Return rows (n, d) as a basis holds them."""
+        return rows.to(self._dtype) if self.sight is None else self.sight.of(rows)
 
     def let_go(self) -> None:
         """Let go of the basis: what was estimated of it is all that is needed."""
         del self.blocks_
-        if self.beside is not None:
-            self.beside.let_go()
+        for other in self.apart.values():
+            other.let_go()
 
     @property
     def is_fitted(self) -> bool:
@@ -182,7 +174,7 @@ class Compensator:
             return Compensation.of(structure, spreads, read, rank=0, condition=1.0)
         estimate = {"ridge": self._ridge, "paper": self._paper, "released": self._released}[self.estimator]
         found = estimate(structure)
-        return found if self.beside is None else replace(found, apart={self.place: self.beside.of(structure)})
+        return replace(found, apart={place: other.of(structure) for place, other in self.apart.items()})
 
     def _ridge(self, structure: Structure) -> Compensation:
         """Regress the halo's messages on the batch, then keep the k directions that carry most of them.
@@ -196,7 +188,7 @@ class Compensator:
         weight = self._weight[structure.nodes].to(F.dtype)
         FW = F * (weight / weight.mean()).unsqueeze(1)
         messages = self._messages(structure)
-        inverse, smooth, condition = smoother(F, FW, messages, ridges=(self.ridge, *self.shrunk))
+        inverse, smooth, condition = regularized_inverse(F.T @ FW, self.ridge)
         energy = inverse.new_zeros(inverse.shape)
         for T in messages:
             sample = T[:: max(1, len(T) // ENERGY_ROWS)]
@@ -250,12 +242,20 @@ class Compensator:
             structure, self._messages(structure), read, anchors=anchors, rank=rank, condition=condition
         )
 
-    def _leading_features(self, chain: Chain) -> Tensor:
-        """Return the leading directions of the propagated features, found once per graph."""
+    def _leading_features(self, hops: int) -> Tensor | None:
+        """Return the leading directions of the propagated features, found once per graph; None where there are none."""
         if self._features is None or self._features[0] is not self._graph:
-            found = leading_features(self._graph, chain, self.rank if isinstance(self.rank, int) else None)
-            self._features = self._graph, self.sight.of(found) if self.sight else found
+            self._features = self._graph, self._smooth_features(hops)
         return self._features[1]
+
+    def _smooth_features(self, hops: int) -> Tensor | None:
+        """Find them: of A X, ..., A^hops X, of a chain that the model reads, or none."""
+        graph, chains, operators = self._graph, self._plan.chains, self._plan.operators
+        width = self.rank if isinstance(self.rank, int) else None
+        if not hops or not operators:
+            return self._held(leading_features(graph, chains[0], width)) if chains else None
+        blocks = map(self._held, smoothed(graph, operators[:1] * hops, leading_features(graph, (), width)))
+        return torch.cat(list(blocks), dim=1) if width is None else compress(list(blocks), width, empty=self._empty)
 
     def _own(self, structure: Structure) -> Tensor:
         """Return Phi of a batch's nodes; (b, m)."""

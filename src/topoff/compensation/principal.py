@@ -59,17 +59,12 @@ class Principal:
         self.width, self.dtype, self.share, self.empty = width, dtype, share, empty
         self.energy = 0.0  # of all blocks
         self.blocks = 0
-        self.first: Principal | None = None  # gets those of the first place, too, where these are asked for
-        self.place = ""  # that place
         self._columns: list[Tensor] = []
 
     @full_precision()
-    def add(self, block: Tensor, *, place: str = "") -> None:
-        """Add a block (n, d), what is read at a place."""
+    def add(self, block: Tensor) -> None:
+        """Add a block (n, d)."""
         block = block.to(self.dtype or block.dtype)
-        if self.first is not None and self.place in ("", place):
-            self.place = place
-            self.first.add(block)
         norm = _norm(block, self.share)
         _refuse_large(norm, block.dtype)
         self.energy += norm**2
@@ -79,9 +74,9 @@ class Principal:
         if self.width is not None and held > max(HELD, 4 * self.width):
             self._columns = [compress(self._columns, 2 * self.width, share=self.share, empty=self.empty)]
 
-    def add_features(self, leading: Tensor) -> None:
-        """Add fixed features at a low weight: they help the regression and take little rank from the embeddings."""
-        target = FEATURE_WEIGHT * (self.energy / self.blocks) ** 0.5
+    def add_features(self, leading: Tensor, *, blocks: int = 1) -> None:
+        """Add fixed features, of some `blocks`, at a low weight: they take little rank from the embeddings."""
+        target = FEATURE_WEIGHT * (blocks * self.energy / self.blocks) ** 0.5
         scale, scaled = target / float(leading.norm().clamp(min=1e-30)), self._empty(leading)
         for rows, given in zip(torch.split(scaled, ROWS), torch.split(leading, ROWS), strict=True):
             torch.mul(given, scale, out=rows)
@@ -218,34 +213,6 @@ def regularized_inverse(gram: Tensor, ridge: float) -> tuple[Tensor, Tensor, flo
         return torch.zeros_like(G), torch.zeros_like(G), 1.0
     with one_thread():
         return _inverse((G + G.T) / 2, ridge, eps=eps)
-
-
-def smoother(
-    F: Tensor, FW: Tensor, messages: Sequence[Tensor], *, ridges: Sequence[float]
-) -> tuple[Tensor, Tensor, float]:
-    """Return the `regularized_inverse` of a basis F (b, m) with weighted rows FW, by the best of some ridges."""
-    ridge = ridges[0] if len(ridges) == 1 else foretelling_ridge(F, FW, messages, among=ridges)
-    return regularized_inverse(F.T @ FW, ridge)
-
-
-def foretelling_ridge(F: Tensor, FW: Tensor, messages: Sequence[Tensor], *, among: Sequence[float]) -> float:
-    """Return the ridge by which every other column of a basis, F (b, m), foretells the messages of the columns between.
-
-    Units of a layer, drawn alike, stand for what will change; of a basis that was compressed, directions of as much
-    energy. A single column foretells nothing: the largest. FW are the weighted rows of F; messages (r, m).
-
-    >>> rows = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
-    >>> foretelling_ridge(rows, rows, [rows.sum(0, keepdim=True)], among=(1.0, 1e-5))
-    1e-05
-    """
-    if F.size(1) < 2:
-        return max(among)
-    known, hidden, errors = slice(0, None, 2), slice(1, None, 2), []
-    gram, across = F[:, known].T @ FW[:, known], FW[:, known].T @ F[:, hidden]
-    for ridge in among:
-        carried = regularized_inverse(gram, ridge)[0].to(F.dtype) @ across
-        errors.append(sum(float((T[:, known] @ carried - T[:, hidden]).square().sum()) for T in messages))
-    return among[errors.index(min(errors))]
 
 
 def _inverse(G: Tensor, ridge: float, *, eps: float) -> tuple[Tensor, Tensor, float]:

@@ -17,10 +17,11 @@ from topoff.compensation.basis import Basis
 from topoff.compensation.certificate import BatchReport, as_row, describe_batch, report_of
 from topoff.compensation.compensated import Compensated
 from topoff.compensation.embeddings import random_networks
-from topoff.compensation.estimator import Compensator, has_offset, usual_rank
+from topoff.compensation.estimator import Compensator
 from topoff.compensation.fidelity import Fidelity, LayerErrors, gradient_gap, gradient_memory, one_tensor, output_error
 from topoff.compensation.loader import Loader
 from topoff.compensation.refresh import Refreshing
+from topoff.compensation.usual import has_offset, rank_for
 from topoff.data.split import given_masks
 from topoff.forward.call import Call, Learner, Progress, evaluating, plain
 from topoff.forward.plan import Plan
@@ -114,8 +115,7 @@ class TOP(Learner):
             ratio = chosen_ratio(data, **of) if ratio is None else ratio
             batches = named_sets(batches, ratio=ratio, parts=parts, seed=seed, regroup=regroup, **of)
         self.offset = has_offset(offset=offset, estimator=estimator, refresh=refresh)
-        if rank is None:
-            rank = usual_rank(batches.method, offset=self.offset, few=getattr(batches, "train_only", False))
+        rank = rank_for(batches, data, offset=self.offset) if rank is None else rank
         self.sets, self.refreshing = batches, Refreshing.parse(refresh)
         width = NARROW if self.refreshing.interval else WIDE  # a basis that must last is worth a wider regression
         self.compensator = Compensator(rank, estimator=estimator, ridge=ridge, anchors=anchors, width=width, seed=seed)

@@ -22,12 +22,11 @@ from topoff.batching.overlapping_sets import SAMPLERS
 from topoff.batching.partition import affordable
 from topoff.batching.ratio import WHOLE, near_training, usual_ratio
 from topoff.batching.stored import STORED, stored_parts
-from topoff.compensation.estimator import LITTLE, has_offset, usual_rank
+from topoff.compensation.usual import LITTLE, NODES_PER_RANK, has_offset, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import EPOCHS, FIELDS, Config
 
-NODES_PER_RANK = 8  # a regression wants several rows per direction
 LONG = 10  # epochs of a run whose first estimate may wait for one of them
 EVALUATE = 5  # epochs between exact evaluations of a larger graph
 MANY = 24  # messages per node from which on those from outside are compensated as well as those inside
@@ -74,7 +73,8 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         batch = max(1, round(batched * (config.ratio or ratio)))
     if "rank" in read:
         offset = has_offset(offset=config.offset, estimator=config.estimator, refresh=config.refresh or "auto")
-        usual = usual_rank(config.batches or batches or "kaminpar", offset=offset, few=alone)
+        sizes: dict[str, Any] = {"labels": labels if alone else None, "nodes": nodes, "batch": batch}
+        usual = usual_rank(config.batches or batches or "kaminpar", offset=offset, **sizes)
         most = max(1, batch // NODES_PER_RANK)
         why = "a few directions follow what changes outside" if usual == LITTLE else "most comes from outside"
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"

@@ -95,6 +95,31 @@ def test_the_rank_counts_training_nodes_where_they_alone_are_batched() -> None:
     assert choose(config(ratio=0.2, train_only=True), graph(1_000))[0].rank == 25  # a graph without masks
 
 
+@pytest.mark.parametrize(
+    ("nodes", "ratio", "settings", "rank"),
+    [
+        (12_000, 0.5, {}, 128),
+        (12_000, 0.5, {"batches": "kaminpar"}, 128),
+        (8_000, 0.5, {}, 64),  # batches hold a quarter of the nodes
+        (12_000, 0.2, {}, 51),  # too few of them for as many
+        (12_000, 0.5, {"offset": False}, 64),
+        (12_000, 0.5, {"refresh": "never"}, 64),
+        (12_000, 0.5, {"rank": 3}, 3),
+    ],
+    ids=str,
+)
+def test_large_batches_of_few_of_the_nodes_have_more_directions(
+    nodes: int, ratio: float, settings: dict[str, object], rank: int
+) -> None:
+    data = graph(nodes)
+    data.train_mask = torch.arange(nodes) < 2_000 + 48
+    made, _ = choose(config(ratio=ratio, train_only=True, **settings), data)
+    assert made.rank == rank
+    given = {"batches": "random"} | settings | {"ratio": ratio, "train_only": True}
+    top = TOP(GCN(1, 2, num_layers=1), data, **given)
+    assert top.compensator.rank == max(rank, 64 if "rank" not in settings else 0)  # who writes a loop is warned
+
+
 @pytest.mark.parametrize(("labels", "ratio"), [(60, 1.0), (130, 0.5), (1_000, 0.0667)])
 def test_a_batch_has_some_training_nodes(labels: int, ratio: float) -> None:
     data = graph(20_000)
