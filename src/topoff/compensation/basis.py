@@ -120,19 +120,23 @@ class Basis:
         graph, plan, sight = self.loader.graph, self.loader.plan, self.loader.sight()
         return self.compensator.start(graph, plan, sight=sight, share=self.loader.share())
 
-    def _finish(self, principal: Principal) -> None:
-        """Close a basis; of few nodes in batches, with what a linear network reads."""
-        hops = min(MOST_HOPS, self._hops) if self.refreshing.scarce and self.compensator.rank else 0
-        self.compensator.finish(principal, apart=self._apart, hops=hops)
+    @property
+    def _encodes(self) -> bool:
+        """Whether few nodes must follow a model whose propagations read no raw features."""
+        return self.refreshing.scarce and not any(map(any, self.loader.plan.known_hops.values()))
 
     @property
     def _apart(self) -> str | None:
-        """The place that is estimated apart: the first one, where no propagation reads raw features; None: no place.
+        """The place that is estimated apart: of a model that encodes its features, the first one; None: no place.
 
         What few nodes know of rows that have received no messages is little and noisy, unless it is read off features.
         """
-        known = any(map(any, self.loader.plan.known_hops.values()))
-        return self._ends[0] if self.offset and self.refreshing.scarce and not known else None
+        return self._ends[0] if self.offset and self._encodes else None
+
+    def _finish(self, principal: Principal) -> None:
+        """Close a basis."""
+        hops = min(MOST_HOPS, self._hops) if self.compensator.rank and self._encodes else 0
+        self.compensator.finish(principal, apart=self._apart, hops=hops)
 
     def _added(self, principal: Principal) -> Remember:
         """Return what adds rows to a basis, but for those of a place that is estimated apart, if there are others."""

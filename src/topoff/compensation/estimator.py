@@ -104,8 +104,8 @@ class Compensator:
     def finish(self, principal: Principal, *, apart: str | None = None, hops: int = 0) -> Compensator:
         """Close the basis and learn from it; what is read at a place that is named `apart` has the features as its own.
 
-        Rows that have received no messages are functions of the features, and as noisy as these. The features after
-        one to so many `hops` join the basis: a linear network reads nothing else.
+        Rows that have received no messages are functions of the features, and as noisy as these. With `hops`, the
+        features after one to so many of them join the basis: a linear network reads nothing else.
         """
         leading = self._leading_features(hops) if principal.blocks and self.estimator == "ridge" else None
         if leading is not None:
@@ -249,13 +249,14 @@ class Compensator:
         return self._features[1]
 
     def _smooth_features(self, hops: int) -> Tensor | None:
-        """Find them: of A X, ..., A^hops X, of a chain that the model reads, or none."""
+        """Find them: of A X, ..., A^hops X, or of A X that some conv of the model reads."""
         graph, chains, operators = self._graph, self._plan.chains, self._plan.operators
         width = self.rank if isinstance(self.rank, int) else None
         if not hops or not operators:
             return self._held(leading_features(graph, chains[0], width)) if chains else None
-        blocks = map(self._held, smoothed(graph, operators[:1] * hops, leading_features(graph, (), width)))
-        return torch.cat(list(blocks), dim=1) if width is None else compress(list(blocks), width, empty=self._empty)
+        rows = leading_features(graph, (), width)
+        blocks = [self._held(each) for each in smoothed(graph, operators[:1] * hops, rows)]
+        return torch.cat(blocks, dim=1) if width is None else compress(blocks, width, empty=self._empty)
 
     def _own(self, structure: Structure) -> Tensor:
         """Return Phi of a batch's nodes; (b, m)."""
