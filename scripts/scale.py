@@ -112,6 +112,27 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
+def out_of_core(runs: list[Row]) -> list[str]:
+    """Write what `scripts/cgroup.py` measured as Markdown."""
+    columns = ["command", "nodes", "edges", "limit", "peak", "of it without files", "seconds", "epochs", "test"]
+    lines = [
+        "`topoff train` in a memory control group, which counts pages of files, too, and takes them back at its limit "
+        "(generated stand-ins, 1 % training nodes).",
+        "",
+        f"| {' | '.join(columns)} | fidelity | machine |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for run in runs:
+        sizes = (readable(run[key] * 2**30) for key in ("limit_gib", "peak_gib", "peak_without_files_gib"))
+        words, result, machine = run["command"].split(), run["result"], run["machine"]
+        if "--folder" in words:
+            words[words.index("--folder") + 1] = "DIR"
+        cells = [f"`{' '.join(words)}`", f"{run['nodes']:,}", f"{run['edges']:,}", *sizes, f"{run['seconds']:,.0f}"]
+        cells += [str(result["epochs"]), f"{result['test']:.2%}", f"{result['fidelity']:.2%}"]
+        lines.append(f"| {' | '.join(cells)} | {machine['cpu']}, {machine['threads']} threads, {run['date']} |")
+    return lines
+
+
 def write() -> None:
     """Write the page from what was measured."""
     about = json.loads((RESULTS / "scale.json").read_text())
@@ -130,10 +151,12 @@ def write() -> None:
         *table(rows),
         "",
     ]
-    for name in ("bench", "cgroup"):
-        path = RESULTS / f"{name}.json"
-        if path.is_file():
-            lines += [f"## {name}", "", *_facts(json.loads(path.read_text())), ""]
+    outside = sorted((RESULTS / "scale.d").glob("cgroup-*.json"))
+    if outside:
+        lines += ["## Out of core", "", *out_of_core([json.loads(path.read_text()) for path in outside]), ""]
+    bench = RESULTS / "bench.json"
+    if bench.is_file():
+        lines += ["## bench", "", *_facts(json.loads(bench.read_text())), ""]
     (RESULTS / "scale.md").write_text("\n".join(lines))
 
 

@@ -12,6 +12,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gcn, batch norm": {"norm": "batch", "class_weight": "balanced"},
     "pna, clipped": {"model": "pna", "hidden": 4, "clip": 0.5, "optimizer": "sgd"},
     "sage, train only": {"model": "sage", "train_only": True, "weight_decay": 0.01},
+    "gcnii, few": {"model": "gcnii-jk", "train_only": True, "few": True, "rank": 3},
     "regrouped": {"batches": "random", "regroup": True},
     "never refreshed": {"refresh": "never", "offset": False},
     "sampled": {"batches": "saint-walk"},

@@ -77,7 +77,7 @@ class Basis:
         self.bare = False  # nothing was estimated yet
         self.whole = True  # no estimate was left halfway, as on a full disk
         self.checks = 0  # against the plain forward
-        self._hops = 0  # that the model's last propagation is away from its features
+        self._hops = 0  # of the model, behind its first propagation
         self._ends: tuple[str | None, ...] = (None, None)  # the first and the last place whose input makes a basis
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
 
@@ -110,7 +110,7 @@ class Basis:
             self.loader.tell("basic embeddings", done, len(networks))
             keep = [exact.__setitem__] if self.offset and done == 0 else []
             self.embed(network, self._seen(self._added(principal), *keep), current=done == 0, output=False)
-        self._finish(principal)
+        self._finish(principal, exact)
         self.loader.compensate(exact)
         self._let_go()
         return self.loader
@@ -123,7 +123,8 @@ class Basis:
     @property
     def _encodes(self) -> bool:
         """Whether few nodes must follow a model whose propagations read no raw features."""
-        return self.refreshing.scarce and not any(map(any, self.loader.plan.known_hops.values()))
+        known = any(map(any, self.loader.plan.known_hops.values()))
+        return self.refreshing.scarce and not known and self.compensator.estimator == "ridge"
 
     @property
     def _apart(self) -> str | None:
@@ -131,16 +132,23 @@ class Basis:
 
         What few nodes know of rows that have received no messages is little and noisy, unless it is read off features.
         """
-        return self._ends[0] if self.offset and self._encodes else None
+        return self._ends[0] if self.offset and self.compensator.rank and self._encodes else None
 
-    def _finish(self, principal: Principal) -> None:
-        """Close a basis."""
-        hops = min(MOST_HOPS, self._hops) if self.compensator.rank and self._encodes else 0
-        self.compensator.finish(principal, apart=self._apart, hops=hops)
+    def _finish(self, principal: Principal, exact: dict[str, Tensor]) -> None:
+        """Close a basis, `exact` being what the current weights read, by place."""
+        place, hops = self._apart, min(MOST_HOPS, self._hops) if self.compensator.rank and self._encodes else 0
+        self.compensator.finish(principal, encoded=None if place is None else (place, exact[place]), hops=hops)
 
     def _added(self, principal: Principal) -> Remember:
         """Return what adds rows to a basis, but for those of a place that is estimated apart, if there are others."""
-        return lambda place, rows: None if place == self._apart != self._ends[1] else principal.add(rows)
+
+        def add(place: str, rows: Tensor) -> None:
+            """Add the rows of a place."""
+            alone = self._ends == (place, place)
+            if place != self._apart or alone:
+                principal.add(rows)
+
+        return add
 
     def _seen(self, *sinks: Remember) -> Remember:
         """Return what hands over what the batches see of rows, or all of them."""
@@ -200,7 +208,7 @@ class Basis:
         else:
             self.refreshing.observe(self._take(residual) * self._outside())
         del residual  # it holds the old compensations
-        self._finish(principal)
+        self._finish(principal, exact)
         self.whole = False
         self.loader.compensate(exact)
         self.whole = True

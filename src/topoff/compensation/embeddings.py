@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from topoff.forward.lockstep import Lockstep, Remember
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
 from topoff.graph.graph import Chain, Graph
-from topoff.graph.operators import full_type
+from topoff.graph.operators import Operator, full_type
 
 SAMPLE_ROWS = 2048  # of the propagated features, evenly spaced, that their leading directions come from
 
@@ -58,28 +57,25 @@ def leading_features(graph: Graph, chain: Chain, width: int | None) -> Tensor:
 
     They are A (X V), with V from a sample of the rows of A X, which may be much wider than what is kept.
     """
-    x = graph.data.x
+    x, dtype, shelf = graph.data.x, full_type(graph.dtype), graph.shelf
     if width is None or width >= x.size(1):
-        return graph.propagated(chain).to(full_type(graph.dtype))
+        return graph.propagated(chain).to(dtype)
     sample = graph.propagated_rows(chain, torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS)))
-    found = projected(graph, directions(sample.to(full_type(graph.dtype)), width))
-    return deque(smoothed(graph, chain, found), maxlen=1)[0] if chain else found
-
-
-@full_precision()
-def projected(graph: Graph, leading: Tensor) -> Tensor:
-    """Return the features in some directions (f, width), X V; (n, width)."""
-    x, shelf, shape = graph.data.x, graph.shelf, (graph.num_nodes, leading.size(1))  # a few nodes have fewer directions
-    found = torch.empty(shape, dtype=leading.dtype) if shelf is None else shelf.empty(shape, leading.dtype)
+    leading = directions(sample.to(dtype), width)
+    shape = len(x), leading.size(1)  # a few nodes have fewer directions
+    found = torch.empty(shape, dtype=dtype) if shelf is None else shelf.empty(shape, dtype)
     for place, rows in zip(torch.split(found, ROWS), torch.split(x, ROWS), strict=True):
-        torch.mm(rows.to(leading.dtype), leading, out=place)
+        torch.mm(rows.to(dtype), leading, out=place)
+    for operator in chain:
+        found = graph.aggregation(operator).product(found, dtype=dtype, shelf=shelf)
     return found
 
 
-def smoothed(graph: Graph, chain: Chain, rows: Tensor) -> Iterator[Tensor]:
-    """Yield rows of all nodes (n, d) after every operator of a chain: A H, A A H, ..."""
-    for operator in chain:
+def smoothed(graph: Graph, operator: Operator, rows: Tensor, *, hops: int) -> Iterator[Tensor]:
+    """Yield A H, A A H, ... for rows of all nodes H (n, d), each of norm 1: sums of neighbours grow with every hop."""
+    for _ in range(hops):
         rows = graph.aggregation(operator).product(rows, dtype=full_type(graph.dtype), shelf=graph.shelf)
+        rows /= float(torch.linalg.vector_norm(rows)) or 1.0
         yield rows
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from topoff.compensation.embeddings import leading_features, smoothed
 from topoff.compensation.factors import Compensation
-from topoff.compensation.principal import Principal, compress, full_precision, one_thread, regularized_inverse
+from topoff.compensation.principal import Principal, compress, full_precision, norm_of, one_thread, regularized_inverse
 from topoff.compensation.sight import Sight, incoming, ways_into
 from topoff.forward.plan import Plan
 from topoff.forward.share import Share
@@ -73,7 +73,7 @@ class Compensator:
         """Store the parameters; `check` refuses wrong ones."""
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
         self.width = width
-        self._features: tuple[Graph, Tensor | None] | None = None
+        self._features: tuple[Graph, int, list[Tensor]] | None = None
         self.sight: Sight | None = None  # what is kept of embeddings; None: all rows
         self.apart: dict[str, Compensator] = {}  # estimates what is read at a place, where that is asked for
 
@@ -101,15 +101,16 @@ class Compensator:
         return Principal(width, dtype=self._dtype, share=share, empty=self._empty)
 
     @full_precision()
-    def finish(self, principal: Principal, *, apart: str | None = None, hops: int = 0) -> Compensator:
-        """Close the basis and learn from it; what is read at a place that is named `apart` has the features as its own.
+    def finish(self, principal: Principal, *, encoded: tuple[str, Tensor] | None = None, hops: int = 0) -> Compensator:
+        """Close the basis and learn from it.
 
-        Rows that have received no messages are functions of the features, and as noisy as these. With `hops`, the
-        features after one to so many of them join the basis: a linear network reads nothing else.
+        Of a place whose rows have received no messages, `encoded` are the name and the rows: most are functions of the
+        features, and as noisy as these, which are regressed on as well. With `hops`, the features after one to so many
+        of them join the basis: a linear network reads nothing else.
         """
-        leading = self._leading_features(hops) if principal.blocks and self.estimator == "ridge" else None
-        if leading is not None:
-            principal.add_features(leading, blocks=max(1, hops))
+        leading = self._leading_features(hops) if principal.blocks and self.estimator == "ridge" else []
+        for block in leading:
+            principal.add_features(block, blocks=max(1, hops) / len(leading))
         self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
         m = sum(block.size(1) for block in self.blocks_)
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
@@ -117,24 +118,28 @@ class Compensator:
             self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
         received = torch.from_numpy(self._graph.incoming().degrees)
         self._weight = (received + 1).to(self._dtype).sqrt()
-        self.apart = (
-            {} if apart is None or self.estimator != "ridge" or not self.rank_ else {apart: self._of_features()}
-        )
+        self.apart = {encoded[0]: self._of_features(encoded[1], principal.share)} if encoded else {}
         return self
 
-    def _of_features(self) -> Compensator:
-        """Return one that regresses on the features and a constant; on leading directions of wide features."""
+    def _of_features(self, rows: Tensor, share: Share | None) -> Compensator:
+        """Return one for rows (n, d), or what batches see of them: its basis is the features, a constant and the rows.
+
+        Wide features are read in their leading directions. All columns weigh alike, or the ridge would shrink some.
+        """
         x, most, of_features = self._graph.data.x, OF_FEATURES * self.rank_, copy(self)
-        sample = x[:: max(1, len(x) // ENERGY_ROWS)].to(self._dtype)
-        constant = sample.new_full((len(x), 1), float(sample.square().sum(1).mean().sqrt()))
         x = x if x.size(1) <= most else leading_features(self._graph, (), most)
-        of_features.blocks_, of_features.apart = [self._held(x), self._held(constant)], {}
-        of_features.rank_ = min(self.rank_, x.size(1) + 1)
+        scales = x[:: max(1, len(x) // ENERGY_ROWS)].to(self._dtype).square().mean(0).sqrt()
+        features = self._held(x) / scales.where(scales > 0, 1.0)
+        constant = self._held(features.new_ones(len(x), 1))
+        rows = rows.to(self._dtype)
+        own = rows * (rows.numel() ** 0.5 / max(norm_of(rows, share), 1e-30))
+        of_features.blocks_, of_features.apart = [features, constant, own], {}
+        of_features.rank_ = min(self.rank_, features.size(1) + 1 + own.size(1))
         return of_features
 
     def _held(self, rows: Tensor) -> Tensor:
         """Return rows (n, d) as a basis holds them."""
-        return rows.to(self._dtype) if self.sight is None else self.sight.of(rows)
+        return (rows if self.sight is None else self.sight.of(rows)).to(self._dtype)
 
     def let_go(self) -> None:
         """Let go of the basis: what was estimated of it is all that is needed."""
@@ -242,21 +247,22 @@ class Compensator:
             structure, self._messages(structure), read, anchors=anchors, rank=rank, condition=condition
         )
 
-    def _leading_features(self, hops: int) -> Tensor | None:
-        """Return the leading directions of the propagated features, found once per graph; None where there are none."""
-        if self._features is None or self._features[0] is not self._graph:
-            self._features = self._graph, self._smooth_features(hops)
-        return self._features[1]
+    def _leading_features(self, hops: int) -> list[Tensor]:
+        """Return the leading directions of propagated features, found once per graph: of those after some hops.
 
-    def _smooth_features(self, hops: int) -> Tensor | None:
-        """Find them: of A X, ..., A^hops X, or of A X that some conv of the model reads."""
+        Without `hops` they are A X, where some conv of the model reads that.
+        """
         graph, chains, operators = self._graph, self._plan.chains, self._plan.operators
-        width = self.rank if isinstance(self.rank, int) else None
-        if not hops or not operators:
-            return self._held(leading_features(graph, chains[0], width)) if chains else None
-        rows = leading_features(graph, (), width)
-        blocks = [self._held(each) for each in smoothed(graph, operators[:1] * hops, rows)]
-        return torch.cat(blocks, dim=1) if width is None else compress(blocks, width, empty=self._empty)
+        if self._features is None or self._features[:2] != (graph, hops):
+            width, found = self.rank if isinstance(self.rank, int) else None, list[Tensor]()
+            if hops and operators:
+                rows = leading_features(graph, (), width)
+                found = [self._held(each) for each in smoothed(graph, operators[0], rows, hops=hops)]
+                found = found if width is None else [compress(found, width, empty=self._empty)]
+            elif chains:
+                found = [self._held(leading_features(graph, chains[0], width))]
+            self._features = graph, hops, found
+        return self._features[2]
 
     def _own(self, structure: Structure) -> Tensor:
         """Return Phi of a batch's nodes; (b, m)."""

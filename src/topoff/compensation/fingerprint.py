@@ -28,7 +28,7 @@ from topoff.forward.fingerprint import described, fingerprint
 from topoff.machine.cache import content_hash
 
 VERSIONED = ("topoff", "torch", "torch_geometric")  # packages that a compensation depends on
-LAYOUT = 3  # of a compensation on disk; one more whenever other rows are kept, or others are estimated
+LAYOUT = 4  # of a compensation on disk; one more whenever other rows are kept, or others are estimated
 
 
 def fingerprint_of(loader: Loader, model: nn.Module, networks: Sequence[nn.Module]) -> str:

@@ -65,7 +65,7 @@ class Principal:
     def add(self, block: Tensor) -> None:
         """Add a block (n, d)."""
         block = block.to(self.dtype or block.dtype)
-        norm = _norm(block, self.share)
+        norm = norm_of(block, self.share)
         _refuse_large(norm, block.dtype)
         self.energy += norm**2
         self.blocks += 1
@@ -74,8 +74,8 @@ class Principal:
         if self.width is not None and held > max(HELD, 4 * self.width):
             self._columns = [compress(self._columns, 2 * self.width, share=self.share, empty=self.empty)]
 
-    def add_features(self, leading: Tensor, *, blocks: int = 1) -> None:
-        """Add fixed features, of some `blocks`, at a low weight: they take little rank from the embeddings."""
+    def add_features(self, leading: Tensor, *, blocks: float = 1.0) -> None:
+        """Add fixed features, as heavy as some `blocks`, at a low weight: they take little rank from the embeddings."""
         target = FEATURE_WEIGHT * (blocks * self.energy / self.blocks) ** 0.5
         scale, scaled = target / float(leading.norm().clamp(min=1e-30)), self._empty(leading)
         for rows, given in zip(torch.split(scaled, ROWS), torch.split(leading, ROWS), strict=True):
@@ -163,7 +163,7 @@ def _spectrum(sample: Tensor, share: Share | None) -> tuple[Tensor, Tensor]:
     return values, vectors
 
 
-def _norm(block: Tensor, share: Share | None) -> float:
+def norm_of(block: Tensor, share: Share | None) -> float:
     """Return the norm of a block (n, d) over the rows of all processes."""
     if share is None:
         return float(torch.linalg.vector_norm(block))

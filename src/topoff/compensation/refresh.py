@@ -21,7 +21,7 @@ FEW, MOST = 1, 0.5  # such refreshes where at most this share of the messages co
 LONGEST = 64  # epochs that an interval grows to by itself
 ROW, AGAIN = 150.0, 2.4  # what a row costs, and a message from outside besides, both in messages
 FOUR = 4  # refreshes after which those of batches with few of the nodes come half as often
-SCARCE = 5.0  # nodes of the graph for each that is trained on, from which on a refresh may come every epoch
+SCARCE = 5.0  # nodes of the graph for each in a batch, beyond which batches hold few: what follows, see `scarce`
 
 
 def price_of(rows: float, inside: float, outside: float, *, nodes: int, edges: int) -> float:

@@ -22,7 +22,7 @@ from topoff.batching.overlapping_sets import SAMPLERS
 from topoff.batching.partition import affordable
 from topoff.batching.ratio import WHOLE, near_training, usual_ratio
 from topoff.batching.stored import STORED, stored_parts
-from topoff.compensation.usual import LITTLE, NODES_PER_RANK, has_offset, usual_rank
+from topoff.compensation.usual import LITTLE, MOST, NODES_PER_RANK, has_offset, usual_rank
 from topoff.methods.registry import METHODS, model_of
 from topoff.models.by_name import MODELS, OPTIONS, options_of
 from topoff.training.config import EPOCHS, FIELDS, Config
@@ -77,6 +77,7 @@ def choose(config: Config, data: Data, *, processes: int = 1) -> tuple[Config, l
         usual = usual_rank(config.batches or batches or "kaminpar", offset=offset, **sizes)
         most = max(1, batch // NODES_PER_RANK)
         why = "a few directions follow what changes outside" if usual == LITTLE else "most comes from outside"
+        why = "nearly all comes from outside, and batches are large" if usual == MOST else why
         why = why if usual <= most else f"{NODES_PER_RANK} or more nodes per direction"
         take("rank", min(usual, most), why)
         take("refresh", "auto", "as often as it pays: by what is missing, and by the work of an epoch")

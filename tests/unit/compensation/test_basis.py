@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 
 from graphs import communities
 from topoff import TOP, load
 from topoff.compensation import basis
+from topoff.compensation.estimator import Compensator
 from topoff.compensation.sight import incoming
 from topoff.forward.call import evaluating
 
@@ -31,12 +33,19 @@ class LinearFirst(nn.Module):
         return out
 
 
-def prepared(model: nn.Module, *, nodes: int = 600, features: int = 5, **settings: Any) -> TOP:
-    """Return a TOP on a graph of communities with noisy features, a thirtieth of whose nodes are for training."""
+def graph(nodes: int = 600, *, features: int = 5) -> Data:
+    """Return a graph of communities with noisy features, a thirtieth of whose nodes are for training."""
     data = communities(nodes, groups=6, degree=20.0, features=features, dtype=torch.float32)
     data.train_mask, data.val_mask = torch.arange(nodes) % 30 == 0, torch.arange(nodes) % 30 == 1
     data.test_mask = ~(data.train_mask | data.val_mask)
-    data = load(data)
+    return data
+
+
+def prepared(
+    model: nn.Module, *, nodes: int = 600, features: int = 5, data: Data | None = None, **settings: Any
+) -> TOP:
+    """Return a TOP on a graph, by default such a one, that batches its training nodes alone."""
+    data = load(graph(nodes, features=features) if data is None else data)
     given: dict[str, Any] = {"ratio": 0.5, "rank": 8, "batches": "random", "train_only": True}
     given["tolerance"] = float("inf")
     top = TOP(model, data, **given | settings)
@@ -140,10 +149,68 @@ def test_where_batches_hold_few_nodes_a_basis_has_what_a_linear_network_reads(
 
 
 @pytest.mark.parametrize("rank", [4, 0.9])
-def test_wide_features_are_read_in_their_leading_directions(rank: float) -> None:
-    top = prepared(LinearFirst(features=64), features=64, rank=rank)
-    ranks = [batch.compensation.apart[FIRST].read.size(0) for batch in top.cover()]
-    assert all(0 < found <= (4 if rank == 4 else 65) for found in ranks)
+def test_wide_features_are_read_in_their_leading_directions(rank: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Compensator, "let_go", lambda self: None)
+    compensator = prepared(LinearFirst(features=64), features=64, rank=rank).prepare().compensator
+    assert compensator is not None
+    assert compensator.rank_ < 32
+    assert [block.size(1) for block in compensator.apart[FIRST].blocks_] == [2 * compensator.rank_, 1, 16]
+
+
+class Coded(LinearFirst):
+    """A model whose first layer is no function of the features as numbers: it looks codes up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Embedding(12, 16)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(self.linear(codes(x)), edge_index).relu(), edge_index)  # type: ignore[no-any-return]
+
+
+def codes(x: Tensor) -> Tensor:
+    """Return a number below 12 for every row, which features tell only in an unsteady way."""
+    return (x[:, 0] * 1e4).long().remainder(12)
+
+
+def test_a_layer_of_something_else_than_the_features_is_followed_by_its_own_rows() -> None:
+    assert drifted(prepared(Coded(), nodes=2_400, rank=32), FIRST, 0.3)["own"] < 0.6
+
+
+class Normed(LinearFirst):
+    """A model that brings its features to one scale first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(self.norm(x), edge_index)
+
+
+@pytest.mark.parametrize("scales", [[1.0, 1.0, 1.0, 1.0, 1e4], [0.0] * 5], ids=["one column is large", "all are zero"])
+def test_features_of_any_scale_count_alike(scales: list[float]) -> None:
+    model = Normed() if any(scales) else LinearFirst()
+    data = graph(2_400)
+    data.x = data.x * torch.tensor(scales)
+    with evaluating(model):
+        statistics(model, data.x)
+    assert drifted(prepared(model, data=data), FIRST, 0.3)["own"] < (0.4 if any(scales) else 1e-2)
+
+
+def statistics(model: nn.Module, x: Tensor) -> None:
+    """Give a batch norm the statistics of the features."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.running_mean, module.running_var = x.mean(0), x.var(0)
+
+
+@pytest.mark.filterwarnings("ignore:The compensation misses")
+@pytest.mark.parametrize("estimator", ["paper", "released"])
+def test_estimators_of_the_paper_keep_all_places_in_one_basis(estimator: str) -> None:
+    top = prepared(LinearFirst(), nodes=2_400, rank=16, estimator=estimator, offset=True)
+    assert not any(batch.compensation.apart for batch in top.cover())
+    assert drifted(top, FIRST, 0.3)["own"] < 0.6
 
 
 def test_a_model_of_one_propagation_is_compensated() -> None:
