@@ -29,6 +29,7 @@ EVERY = 0.5  # seconds between looks at the memory
 def main() -> None:
     """Generate, train in the group, and write down what was measured."""
     given = arguments()
+    given.folder.mkdir(parents=True, exist_ok=True)
     store, run = given.folder / "store", given.folder / "run"
     generated = generate(given, store) if not store.exists() else None
     command = [sys.executable, "-m", "topoff", "train", str(store), *train_flags(given), "--out", str(run)]

@@ -50,7 +50,17 @@ def trained(store: Path, model: str, *, in_memory: bool, memory: float | None, *
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gcnii", "sgc"])
-@pytest.mark.parametrize("settings", [{"train_only": True}, {}, {"batches": "ldg", "train_only": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train_only": True},
+        {},
+        {"batches": "ldg", "train_only": True},
+        {"train_only": True, "rank": 12},  # more than features
+        {"train_only": True, "accumulate": 2},  # all rows are kept, not what batches see of them
+    ],
+    ids=str,
+)
 def test_the_bits_of_training_in_memory(
     model: str, settings: dict[str, Any], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

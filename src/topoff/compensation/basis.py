@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from topoff.compensation.certificate import Residual
-from topoff.compensation.embeddings import embed, is_known, random_network, unreset_parameter
+from topoff.compensation.embeddings import random_network, unreset_parameter
 from topoff.compensation.factors import message_row, share_outside, work_row
 from topoff.compensation.fingerprint import copied, fingerprint_of
 from topoff.compensation.loader import Loader
+from topoff.compensation.passes import Passes
 from topoff.compensation.principal import Principal
 from topoff.compensation.refresh import SCARCE, Refreshing, price_of
 from topoff.forward.call import Call
-from topoff.forward.exact import exact
-from topoff.forward.lockstep import Lockstep, Remember
-from topoff.forward.share import SharedLockstep
-from topoff.forward.trial import check_same_convs, recheck
+from topoff.forward.lockstep import Remember
 from topoff.machine.cache import cached
 
 MOST_HOPS = 4  # after which propagated features join a basis
@@ -72,13 +69,11 @@ class Basis:
     ) -> None:
         assert loader.compensator is not None
         self.model, self.loader, self.compensator, self.refreshing = model, loader, loader.compensator, refreshing
-        self.tolerance, self.seed, self.held_out, self.offset, self.call = tolerance, seed, held_out, offset, call
+        self.tolerance, self.seed, self.held_out, self.offset = tolerance, seed, held_out, offset
+        self.passes = Passes(model, loader, call=call)
         self.first = True  # it was never refreshed
         self.bare = False  # nothing was estimated yet
         self.whole = True  # no estimate was left halfway, as on a full disk
-        self.checks = 0  # against the plain forward
-        self._hops = 0  # of the model, behind its first propagation
-        self._ends: tuple[str | None, ...] = (None, None)  # the first and the last place whose input makes a basis
         self._certificates: tuple[float, list[float]] | None = None  # pooled, and of each batch
 
     def fit(self, networks: Sequence[nn.Module], *, cache: bool = False, late: bool = False) -> None:
@@ -98,7 +93,7 @@ class Basis:
         self.refreshing.begin(price=price, outside=self._outside(), scarce=scarce, late=self.bare)
         fixed = not self.loader.sets.regroup and not self.loader.plan.normalizes  # norms must see the embeddings
         alone = self.loader.ranks.size == 1
-        if cache and self.compensator.rank and fixed and not self.offset and self.call is None and alone:
+        if cache and self.compensator.rank and fixed and not self.offset and self.passes.call is None and alone:
             key = f"compensation-{fingerprint_of(self.loader, self.model, networks)}"
             self.loader.restore(cached(key, lambda: self._fit(networks).saved()))
         else:
@@ -127,25 +122,26 @@ class Basis:
         return self.refreshing.scarce and not known and self.compensator.estimator == "ridge"
 
     @property
-    def _apart(self) -> str | None:
-        """The place that is estimated apart: of a model that encodes its features, the first one; None: no place.
+    def _encoded(self) -> list[str]:
+        """The places that read what a model makes of its features alone, if that is to be estimated apart.
 
         What few nodes know of rows that have received no messages is little and noisy, unless it is read off features.
         """
-        return self._ends[0] if self.offset and self.compensator.rank and self._encodes else None
+        return self.passes.encoded if self.offset and self.compensator.rank and self._encodes else []
 
     def _finish(self, principal: Principal, exact: dict[str, Tensor]) -> None:
         """Close a basis, `exact` being what the current weights read, by place."""
-        place, hops = self._apart, min(MOST_HOPS, self._hops) if self.compensator.rank and self._encodes else 0
-        self.compensator.finish(principal, encoded=None if place is None else (place, exact[place]), hops=hops)
+        places = self._encoded
+        rows = exact[places[0]] if places else None
+        hops = min(MOST_HOPS, self.passes.hops) if self.compensator.rank and self._encodes else 0
+        self.compensator.finish(principal, hops=hops, encoded=rows, places=places)
 
     def _added(self, principal: Principal) -> Remember:
-        """Return what adds rows to a basis, but for those of a place that is estimated apart, if there are others."""
+        """Return what adds rows to a basis, but for those of places that are estimated apart, if there are others."""
 
         def add(place: str, rows: Tensor) -> None:
             """Add the rows of a place."""
-            alone = self._ends == (place, place)
-            if place != self._apart or alone:
+            if place not in self._encoded or self.passes.places == self.passes.encoded:
                 principal.add(rows)
 
         return add
@@ -259,41 +255,10 @@ class Basis:
             )
         return pooled
 
-    # ---- exact inference
-
-    def exact(self) -> Any:
-        """Return the exact output for every node, in eval mode; (n, out)."""
-        self._recheck(self.model)
-        loader, pieces = self.loader, self.loader.pieces()
-        return exact(self.model, loader.graph, pieces, plan=loader.plan, call=self.call, lockstep=self._lockstep())
-
     def embed(self, network: nn.Module, collect: Remember, *, current: bool = False, output: bool = True) -> Any:
-        """Run a network exactly on the whole graph, hand over what its convs read, and return its output (n, out).
-
-        Of the `current` weights, norms over all nodes remember what they see. Without `output` it ends where the last
-        rows are handed over.
-        """
-        if current or network is self.model:
-            self._recheck(network)
-        loader = self.loader
-        kept = loader.plan.moments if current and self.refreshing.interval else None
-        last = None if output or loader.plan.normalizes else self._ends[1]
-        given: dict[str, Any] = {"plan": loader.plan, "collect": collect, "call": self.call, "last": last}
-        return embed(network, loader.graph, loader.pieces(), moments=kept, lockstep=self._lockstep(), **given)
-
-    def _recheck(self, network: nn.Module) -> None:
-        """Compare exact batches with the plain forward on another piece than before."""
-        self.checks += 1
-        if network is self.model:
-            check_same_convs(network, self.loader.plan)
-        places = recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
-        asked = [place for place in places if not is_known(place, self.loader.plan)]
-        self._ends, self._hops = (asked[0], asked[-1]) if asked else (None, None), max(0, len(places) - 1)
-
-    def _lockstep(self) -> Callable[..., Lockstep] | None:
-        """Return what runs the batches of several processes in step; None where this one is alone."""
-        share = self.loader.share()
-        return None if share is None else partial(SharedLockstep, share=share)
+        """Run a network exactly on the whole graph; norms over all nodes remember what the `current` weights make."""
+        remember = current and bool(self.refreshing.interval)
+        return self.passes.embed(network, collect, current=current, remember=remember, output=output)
 
     # ---- resuming
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from topoff.compensation.principal import ROWS, directions, full_precision
 from topoff.forward.call import Call, plain
 from topoff.forward.exact import exact
 from topoff.forward.lockstep import Lockstep, Remember
 from topoff.forward.norms import Moments
 from topoff.forward.plan import Plan
-from topoff.graph.graph import Chain, Graph
-from topoff.graph.operators import Operator, full_type
-
-SAMPLE_ROWS = 2048  # of the propagated features, evenly spaced, that their leading directions come from
+from topoff.graph.graph import Graph
 
 
 def embed(
@@ -49,34 +45,6 @@ def embed(
     given: dict[str, Any] = {"call": call, "moments": moments, "last": last, "lockstep": lockstep}
     out: Tensor = exact(model, graph, batches, plan=plan, remember=filtered, **given)
     return out
-
-
-@full_precision()
-def leading_features(graph: Graph, chain: Chain, width: int | None) -> Tensor:
-    """Return the leading directions of the propagated features, at most `width` of them; (n, width).
-
-    They are A (X V), with V from a sample of the rows of A X, which may be much wider than what is kept.
-    """
-    x, dtype, shelf = graph.data.x, full_type(graph.dtype), graph.shelf
-    if width is None or width >= x.size(1):
-        return graph.propagated(chain).to(dtype)
-    sample = graph.propagated_rows(chain, torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS)))
-    leading = directions(sample.to(dtype), width)
-    shape = len(x), leading.size(1)  # a few nodes have fewer directions
-    found = torch.empty(shape, dtype=dtype) if shelf is None else shelf.empty(shape, dtype)
-    for place, rows in zip(torch.split(found, ROWS), torch.split(x, ROWS), strict=True):
-        torch.mm(rows.to(dtype), leading, out=place)
-    for operator in chain:
-        found = graph.aggregation(operator).product(found, dtype=dtype, shelf=shelf)
-    return found
-
-
-def smoothed(graph: Graph, operator: Operator, rows: Tensor, *, hops: int) -> Iterator[Tensor]:
-    """Yield A H, A A H, ... for rows of all nodes H (n, d), each of norm 1: sums of neighbours grow with every hop."""
-    for _ in range(hops):
-        rows = graph.aggregation(operator).product(rows, dtype=full_type(graph.dtype), shelf=graph.shelf)
-        rows /= float(torch.linalg.vector_norm(rows)) or 1.0
-        yield rows
 
 
 def is_known(place: str, plan: Plan) -> bool:

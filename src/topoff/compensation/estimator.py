@@ -21,15 +21,14 @@ torch.Size([2, 3])
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from copy import copy
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from topoff.compensation.embeddings import leading_features, smoothed
 from topoff.compensation.factors import Compensation
+from topoff.compensation.features import Features
 from topoff.compensation.principal import Principal, compress, full_precision, norm_of, one_thread, regularized_inverse
 from topoff.compensation.sight import Sight, incoming, ways_into
 from topoff.forward.plan import Plan
@@ -43,6 +42,15 @@ ESTIMATORS = ("ridge", "paper", "released")
 ENERGY_ROWS = 4096  # the leading directions of a batch's messages come from about this many of them
 PINV_RTOL = 1e-3  # cut of the paper's pseudo-inverse
 OF_FEATURES = 2  # directions of the features per unit of rank, where rows are regressed on these
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Hold what rows that have received no messages are regressed on, where that is asked for."""
+
+    places: Sequence[str]  # that read these rows
+    blocks: list[Tensor]  # columns, (n, m) in blocks, or what batches see of them
+    rank: int  # directions of them that a batch pays for
 
 
 class Compensator:
@@ -73,9 +81,9 @@ class Compensator:
         """Store the parameters; `check` refuses wrong ones."""
         self.rank, self.estimator, self.ridge, self.anchors, self.seed = rank, estimator, ridge, anchors, seed
         self.width = width
-        self._features: tuple[Graph, int, list[Tensor]] | None = None
+        self.features: Features | None = None
         self.sight: Sight | None = None  # what is kept of embeddings; None: all rows
-        self.apart: dict[str, Compensator] = {}  # estimates what is read at a place, where that is asked for
+        self.encoded: Encoded | None = None
 
     def fit(self, graph: Graph, plan: Plan, *, blocks: Iterable[Tensor]) -> Compensator:
         """Make the basis of the blocks (n, d) of basic embeddings, each used once and then let go."""
@@ -96,21 +104,26 @@ class Compensator:
                 "Expected estimator 'ridge' or 'paper' with several processes (got 'released', whose basis is made "
                 "orthonormal over all nodes); use one of them, or one process."
             )
-        self._graph, self._plan, self.sight = graph, plan, sight
+        if self.features is None or self.features.graph is not graph:
+            most = self.rank if isinstance(self.rank, int) else None
+            self.features = Features(graph, plan, width=most, sight=sight)
+        self._graph, self.sight = graph, sight
         width = None if self.estimator == "paper" or isinstance(self.rank, float) else self.width * self.rank
         return Principal(width, dtype=self._dtype, share=share, empty=self._empty)
 
     @full_precision()
-    def finish(self, principal: Principal, *, encoded: tuple[str, Tensor] | None = None, hops: int = 0) -> Compensator:
+    def finish(
+        self, principal: Principal, *, hops: int = 0, encoded: Tensor | None = None, places: Sequence[str] = ()
+    ) -> Compensator:
         """Close the basis and learn from it.
 
-        Of a place whose rows have received no messages, `encoded` are the name and the rows: most are functions of the
-        features, and as noisy as these, which are regressed on as well. With `hops`, the features after one to so many
-        of them join the basis: a linear network reads nothing else.
+        With `hops`, the features after one to so many of them join it (see `Features`). The `encoded` rows have
+        received no messages, and are what some `places` read: most are functions of the features, and as noisy.
         """
-        leading = self._leading_features(hops) if principal.blocks and self.estimator == "ridge" else []
-        for block in leading:
-            principal.add_features(block, blocks=max(1, hops) / len(leading))
+        assert self.features is not None
+        joining = self.features.joining(hops=hops) if principal.blocks and self.estimator == "ridge" else []
+        for block in joining:
+            principal.add_features(block, blocks=max(1, hops))
         self.blocks_ = principal.basis(energy=self.rank if isinstance(self.rank, float) else None)
         m = sum(block.size(1) for block in self.blocks_)
         self.rank_ = m if isinstance(self.rank, float) else min(self.rank, m)
@@ -118,34 +131,22 @@ class Compensator:
             self.blocks_ = [torch.linalg.qr(compress(self.blocks_, self.rank_)).Q]
         received = torch.from_numpy(self._graph.incoming().degrees)
         self._weight = (received + 1).to(self._dtype).sqrt()
-        self.apart = {encoded[0]: self._of_features(encoded[1], principal.share)} if encoded else {}
+        self.encoded = None if encoded is None else self._encoding(encoded, places, principal.share)
         return self
 
-    def _of_features(self, rows: Tensor, share: Share | None) -> Compensator:
-        """Return one for rows (n, d), or what batches see of them: its basis is the features, a constant and the rows.
-
-        Wide features are read in their leading directions. All columns weigh alike, or the ridge would shrink some.
-        """
-        x, most, of_features = self._graph.data.x, OF_FEATURES * self.rank_, copy(self)
-        x = x if x.size(1) <= most else leading_features(self._graph, (), most)
-        scales = x[:: max(1, len(x) // ENERGY_ROWS)].to(self._dtype).square().mean(0).sqrt()
-        features = self._held(x) / scales.where(scales > 0, 1.0)
-        constant = self._held(features.new_ones(len(x), 1))
-        rows = rows.to(self._dtype)
-        own = rows * (rows.numel() ** 0.5 / max(norm_of(rows, share), 1e-30))
-        of_features.blocks_, of_features.apart = [features, constant, own], {}
-        of_features.rank_ = min(self.rank_, features.size(1) + 1 + own.size(1))
-        return of_features
-
-    def _held(self, rows: Tensor) -> Tensor:
-        """Return rows (n, d) as a basis holds them."""
-        return (rows if self.sight is None else self.sight.of(rows)).to(self._dtype)
+    def _encoding(self, rows: Tensor, places: Sequence[str], share: Share | None) -> Encoded:
+        """Regress rows (n, d), or what batches see of them, on the features, a constant and the rows themselves."""
+        assert self.features is not None
+        columns, rows = self.features.columns(most=OF_FEATURES * self.rank_), rows.to(self._dtype)
+        size = norm_of(rows, share) if self.sight is None else self.sight.norm(rows)
+        count = len(rows) if self.sight is None else self.sight.count
+        own = rows.mul((count * rows.size(1)) ** 0.5 / max(size, 1e-30))
+        return Encoded(places, [columns, own], min(self.rank_, columns.size(1) + own.size(1)))
 
     def let_go(self) -> None:
         """Let go of the basis: what was estimated of it is all that is needed."""
         del self.blocks_
-        for other in self.apart.values():
-            other.let_go()
+        self.encoded = None
 
     @property
     def is_fitted(self) -> bool:
@@ -177,22 +178,26 @@ class Compensator:
             spreads = [torch.zeros(count, 0, dtype=self._dtype) for count in rows]
             read = torch.zeros(0, structure.nodes.numel(), dtype=self._dtype)
             return Compensation.of(structure, spreads, read, rank=0, condition=1.0)
-        estimate = {"ridge": self._ridge, "paper": self._paper, "released": self._released}[self.estimator]
-        found = estimate(structure)
-        return replace(found, apart={place: other.of(structure) for place, other in self.apart.items()})
+        if self.estimator != "ridge":
+            return (self._paper if self.estimator == "paper" else self._released)(structure)
+        found = self._ridge(structure, self.blocks_, self.rank_)
+        if self.encoded is None:
+            return found
+        apart = self._ridge(structure, self.encoded.blocks, self.encoded.rank)
+        return replace(found, apart=dict.fromkeys(self.encoded.places, apart))
 
-    def _ridge(self, structure: Structure) -> Compensation:
-        """Regress the halo's messages on the batch, then keep the k directions that carry most of them.
+    def _ridge(self, structure: Structure, blocks: list[Tensor], most: int) -> Compensation:
+        """Regress the halo's messages on the batch, then keep the k directions that carry most of them, at `most`.
 
         With F = Phi_B, T = A[B,C] Phi_C and weights W (the square root of the degree: embeddings of well-connected
         nodes move less), the ridge solution is R = T (F'WF + lambda I)^-1 F'W; among all of rank k, the one nearest to
         it on the basis projects on the k leading right singular vectors V of the fitted messages:
         spread = T V, read = V' (F'WF + lambda I)^-1 F'W.
         """
-        F = self._own(structure)
+        F = self._own(structure, blocks)
         weight = self._weight[structure.nodes].to(F.dtype)
         FW = F * (weight / weight.mean()).unsqueeze(1)
-        messages = self._messages(structure)
+        messages = self._messages(structure, blocks)
         inverse, smooth, condition = regularized_inverse(F.T @ FW, self.ridge)
         energy = inverse.new_zeros(inverse.shape)
         for T in messages:
@@ -201,7 +206,7 @@ class Compensator:
             energy += gram / gram.trace().clamp(min=1e-30)
         with one_thread():
             values, vectors = torch.linalg.eigh(smooth.T @ energy @ smooth)
-        k = min(self.rank_, len(F))
+        k = min(most, len(F))
         V = vectors[:, vectors.size(1) - k :].flip(1)
         floor = torch.finfo(F.dtype).eps * values.clamp(min=0).sum()
         rank = int((values.flip(0)[:k] > floor).sum())
@@ -211,7 +216,7 @@ class Compensator:
 
     def _paper(self, structure: Structure) -> Compensation:
         """Follow Eq. (12): a range finder per batch, k uniform anchors, a truncated pseudo-inverse."""
-        H = self._own(structure)
+        H = self._own(structure, self.blocks_)
         k = min(self.rank_, len(H))
         generator = self._generator(structure)
         sketch = torch.randn(H.size(1), k, generator=generator, dtype=H.dtype)
@@ -223,7 +228,7 @@ class Compensator:
             inverse = torch.linalg.pinv(small, rtol=PINV_RTOL).to(H.dtype)
             singular = torch.linalg.svdvals(small)
         rank = int((singular > PINV_RTOL * singular[:1]).sum())
-        spreads = [T @ inverse for T in self._messages(structure)]
+        spreads = [T @ inverse for T in self._messages(structure, self.blocks_)]
         condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
         return Compensation.of(
             structure, spreads, Q[anchors].T.contiguous(), anchors=anchors, rank=rank, condition=condition
@@ -231,7 +236,7 @@ class Compensator:
 
     def _released(self, structure: Structure) -> Compensation:
         """Follow the authors' release: one global orthonormal basis Q, read = pinv(Q_S), spread = A[B,C] Q_C."""
-        Q = self._own(structure)
+        Q = self._own(structure, self.blocks_)
         anchors = None
         if self.anchors is not None and self.anchors < len(Q):
             order = torch.randperm(len(Q), generator=self._generator(structure))
@@ -244,37 +249,19 @@ class Compensator:
         condition = float(singular[0] / singular[rank - 1]) if rank else 1.0
         self._warn_of_small_batch(len(Q))
         return Compensation.of(
-            structure, self._messages(structure), read, anchors=anchors, rank=rank, condition=condition
+            structure, self._messages(structure, self.blocks_), read, anchors=anchors, rank=rank, condition=condition
         )
 
-    def _leading_features(self, hops: int) -> list[Tensor]:
-        """Return the leading directions of propagated features, found once per graph: of those after some hops.
-
-        Without `hops` they are A X, where some conv of the model reads that.
-        """
-        graph, chains, operators = self._graph, self._plan.chains, self._plan.operators
-        if self._features is None or self._features[:2] != (graph, hops):
-            width, found = self.rank if isinstance(self.rank, int) else None, list[Tensor]()
-            if hops and operators:
-                rows = leading_features(graph, (), width)
-                found = [self._held(each) for each in smoothed(graph, operators[0], rows, hops=hops)]
-                found = found if width is None else [compress(found, width, empty=self._empty)]
-            elif chains:
-                found = [self._held(leading_features(graph, chains[0], width))]
-            self._features = graph, hops, found
-        return self._features[2]
-
-    def _own(self, structure: Structure) -> Tensor:
+    def _own(self, structure: Structure, blocks: list[Tensor]) -> Tensor:
         """Return Phi of a batch's nodes; (b, m)."""
-        blocks, sight = self.blocks_ or [self.basis_], self.sight
+        sight = self.sight
         rows = [block[structure.nodes] if sight is None else sight.own(structure, block) for block in blocks]
         return torch.cat(rows, dim=1)
 
-    def _messages(self, structure: Structure) -> list[Tensor]:
+    def _messages(self, structure: Structure, blocks: list[Tensor]) -> list[Tensor]:
         """Return A[B,C] Phi_C for every operator, and Phi_C for every flow of the general path."""
-        blocks, found = self.blocks_ or [self.basis_], []
+        arrive, found = incoming if self.sight is None else self.sight.message, []
         for way in ways_into(structure):
-            arrive = incoming if self.sight is None else self.sight.message
             found.append(torch.cat([arrive(structure, way, block) for block in blocks], dim=1))
         return found
 

@@ -151,7 +151,7 @@ def directions(sample: Tensor, width: int, *, energy: float | None = None, share
     if energy is not None:
         part = values.flip(0).clamp(min=0).cumsum(0) / values.clamp(min=0).sum().clamp(min=1e-30)
         width = min(sample.size(1), int((part < energy).sum()) + 1)
-    return vectors[:, vectors.size(1) - width :].flip(1).to(sample.dtype)
+    return vectors.flip(1)[:, :width].to(sample.dtype)
 
 
 def _spectrum(sample: Tensor, share: Share | None) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ the matrix is let go at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,6 +66,15 @@ class Sight:
     def own(self, structure: Structure, seen: Tensor) -> Tensor:
         """Return the batch's own rows; (b, d)."""
         return seen[self._places[id(structure)][0]]
+
+    @property
+    def count(self) -> int:
+        """Count the batches' own rows."""
+        return sum(structure.nodes.numel() for structure in self.structures)
+
+    def norm(self, seen: Tensor) -> float:
+        """Return the norm of the batches' own rows."""
+        return math.hypot(*(float(torch.linalg.vector_norm(self.own(each, seen))) for each in self.structures))
 
     def message(self, structure: Structure, way: Way, seen: Tensor) -> Tensor:
         """Return what comes into the batch by one way; (r, d) or (c, d)."""

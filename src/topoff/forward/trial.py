@@ -56,26 +56,28 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
     return replace(plan, convs=[convs[conv.name] for conv in plan.convs], num_nodes=graph.num_nodes)
 
 
-def recheck(model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None, seed: int = 0) -> list[str]:
+def recheck(
+    model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None, seed: int = 0
+) -> dict[str, Tensor]:
     """Compare exact batches with the plain forward again, on another piece and with the weights as they are now.
 
-    Returns the places at which all nodes are read, in the order of the forward.
+    Returns what is read of the piece, by place, in the order of the forward.
 
     Raises:
         ValueError: where they differ, with the place.
     """
     rehearsal = Rehearsal(plain(model), piece_of(graph, seed=seed), call=call, perturbed=False)
     plan = replace(plan, num_nodes=rehearsal.graph.num_nodes)
-    places: list[str] = []
+    read: dict[str, Tensor] = {}
 
     def noting() -> Lockstep:
-        """Note the places of the forward."""
+        """Note what is read."""
         steps: Lockstep = rehearsal.lockstep(plan)
-        steps.remember = lambda place, _: places.append(place)
+        steps.remember = read.__setitem__
         return steps
 
     rehearsal.compare(noting, normalizes=plan.normalizes)
-    return places
+    return read
 
 
 def check_same_convs(model: nn.Module, plan: Plan) -> None:

@@ -103,8 +103,8 @@ class Shelf:
         return self.block if free is None else min(self.block, int(READ * free))
 
     def is_away(self, rows: Tensor) -> bool:
-        """Whether a matrix, or a view that begins where it does, lies on disk."""
-        return rows.data_ptr() in self._maps
+        """Whether a matrix, or a view that begins where it does, lies on disk: here, or mapped by others, so large."""
+        return rows.data_ptr() in self._maps or rows.nbytes > self.limit
 
     def _mapped(self, size: int) -> mmap.mmap:
         folder = cache_dir() / "shelf" if self.folder is None else self.folder

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphs import communities
-from topoff.compensation.embeddings import embed, reinitialized, smoothed
+from topoff.compensation.embeddings import embed, reinitialized
 from topoff.forward.fingerprint import fingerprint
 from topoff.forward.trial import make_plan
 from topoff.graph.graph import Graph
-from topoff.graph.operators import Operator
 
 
 def embedded(model: nn.Module, n: int = 20) -> tuple[list[tuple[str, int, Tensor]], Tensor]:
@@ -301,16 +300,3 @@ def test_classes_without_a_file_are_told_apart_by_their_code() -> None:
         found.append(fingerprint(space["Net"]()))
     assert len(set(found)) == 3
     assert found[0] == found[3]
-
-
-def test_smoothed_features_have_norm_one_after_every_hop() -> None:
-    """A sum grows with every hop: unscaled, the last would be all that counts."""
-    graph = Graph(communities(20, weighted=True))
-    x, steps = graph.data.x.clone(), list(smoothed(graph, Operator(), graph.data.x, hops=3))
-    wanted, whole = x, graph.aggregation(Operator())
-    for _ in range(3):
-        wanted = whole.product(wanted, dtype=x.dtype)
-    assert [float(step.norm()) for step in steps] == pytest.approx([1.0] * 3)
-    torch.testing.assert_close(steps[2], wanted / wanted.norm())
-    assert torch.equal(graph.data.x, x)
-    assert not any(step.any() for step in smoothed(graph, Operator(), torch.zeros(20, 2).double(), hops=2))

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from graphs import communities
 from topoff import TOP
 from topoff.batching.node_sets import NodeSets
-from topoff.compensation import basis
+from topoff.compensation import basis, passes
 from topoff.compensation.loader import Loader
 from topoff.compensation.sight import Sight, gathered
 from topoff.machine.shelf import Shelf
@@ -104,14 +104,14 @@ def test_what_batches_see_of_a_matrix_on_disk_is_what_they_see_in_memory(
 
 def test_a_matrix_in_memory_is_not_copied(tmp_path: Path) -> None:
     rows = torch.rand(4, 2)
-    (group,) = gathered([], rows, shelf=Shelf(0, folder=tmp_path))
+    (group,) = gathered([], rows, shelf=Shelf(32, folder=tmp_path))
     assert group.rows is rows
 
 
 def test_a_fit_ends_where_the_last_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str | None] = []
-    embed = basis.embed
-    monkeypatch.setattr(basis, "embed", lambda *args, **given: ended.append(given["last"]) or embed(*args, **given))
+    embed = passes.embed
+    monkeypatch.setattr(passes, "embed", lambda *args, **given: ended.append(given["last"]) or embed(*args, **given))
     top = top_of(few(), inits=2)
     top.prepare()
     assert ended == ["convs.2/0/0"] * len(ended)

@@ -17,11 +17,12 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN, GraphSAGE
 
 import topoff
+import topoff.compensation.passes
 import topoff.compensation.top
 import topoff.models.networks
 from graphs import communities, corner_sets, corners, node_sets, six_node_sets, six_nodes
 from topoff import TOP, NodeSets, predict
-from topoff.compensation.embeddings import leading_features
+from topoff.compensation.features import leading_features
 from topoff.compensation.fidelity import gradient_memory
 from topoff.graph.graph import Graph
 from topoff.graph.operators import Operator
@@ -820,14 +821,14 @@ def equal(one: list[Tensor], two: list[Tensor]) -> bool:
 def embeddings_of(top: TOP, monkeypatch: pytest.MonkeyPatch) -> int:
     """Prepare, and count the networks that are embedded."""
     calls = []
-    embed = topoff.compensation.basis.embed
+    embed = topoff.compensation.passes.embed
 
     def counted(*args: Any, **kwargs: Any) -> Tensor:
         calls.append(args)
         return embed(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr("topoff.compensation.basis.embed", counted)
+        patch.setattr("topoff.compensation.passes.embed", counted)
         top.prepare()
     return len(calls)
 
@@ -1179,7 +1180,7 @@ def test_a_model_is_an_instance(model: object) -> None:
 def test_an_interrupted_preparation_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     top = top_of()
     with monkeypatch.context() as patch:
-        patch.setattr(topoff.compensation.basis, "embed", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(topoff.compensation.passes, "embed", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             top.prepare()
     assert len(list(top)) == len(top)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import topoff.compensation.basis
+import topoff.compensation.passes
 import topoff.training.loop
 import topoff.training.state
 from graphs import communities
@@ -481,7 +482,7 @@ def test_an_evaluation_doubles_as_refresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], forwards: int
 ) -> None:
     calls = []
-    predict, embed = topoff.compensation.basis.exact, topoff.compensation.basis.embed
+    predict, embed = topoff.compensation.passes.exact, topoff.compensation.passes.embed
 
     def counted_predict(*args: Any, **kwargs: Any) -> Tensor:
         calls.append("exact")
@@ -491,8 +492,8 @@ def test_an_evaluation_doubles_as_refresh(
         calls.append("embed")
         return embed(*args, **kwargs)
 
-    monkeypatch.setattr(topoff.compensation.basis, "exact", counted_predict)
-    monkeypatch.setattr(topoff.compensation.basis, "embed", counted_embed)
+    monkeypatch.setattr(topoff.compensation.passes, "exact", counted_predict)
+    monkeypatch.setattr(topoff.compensation.passes, "embed", counted_embed)
     trained(tmp_path, **changes)
     assert len(calls) == forwards
 

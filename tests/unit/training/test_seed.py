@@ -84,7 +84,7 @@ def test_a_run_that_is_resumed_keeps_its_choices(tmp_path: Path, monkeypatch: py
     train_seed(settings(), whole, data=graph())
     interrupted(settings(), broken, data=graph())
     text = (broken.path / "config.toml").read_text()
-    monkeypatch.setattr("topoff.compensation.estimator.LITTLE", 1)  # what would be chosen today is another matter
+    monkeypatch.setattr("topoff.compensation.usual.LITTLE", 1)  # what would be chosen today is another matter
     train_seed(settings(), broken, data=graph())
     assert (broken.path / "config.toml").read_text() == text == (whole.path / "config.toml").read_text()
     assert broken.result().chosen == whole.result().chosen
