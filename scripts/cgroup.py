@@ -52,10 +52,11 @@ def main() -> None:
         **found,
         "result": {key: result.get(key) for key in KEPT},
     }
-    print(json.dumps(record, indent=1))
+    text = json.dumps(record, indent=1).replace(str(given.folder), "DIR")  # a machine's folders are nobody's business
+    print(text)
     place = ROOT / "docs" / "results" / "scale.d" / f"cgroup-{given.nodes}{'-all' if given.all else ''}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(record, indent=1) + "\n")
+    place.write_text(text + "\n")
     if found["returncode"]:
         sys.exit(1)
 

@@ -125,8 +125,6 @@ def out_of_core(runs: list[Row]) -> list[str]:
     for run in runs:
         sizes = (readable(run[key] * 2**30) for key in ("limit_gib", "peak_gib", "peak_without_files_gib"))
         words, result, machine = run["command"].split(), run["result"], run["machine"]
-        if "--folder" in words:
-            words[words.index("--folder") + 1] = "DIR"
         cells = [f"`{' '.join(words)}`", f"{run['nodes']:,}", f"{run['edges']:,}", *sizes, f"{run['seconds']:,.0f}"]
         cells += [str(result["epochs"]), f"{result['test']:.2%}", f"{result['fidelity']:.2%}"]
         lines.append(f"| {' | '.join(cells)} | {machine['cpu']}, {machine['threads']} threads, {run['date']} |")

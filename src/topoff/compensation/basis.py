@@ -193,10 +193,11 @@ class Basis:
         self.fitted_at, self.fitted_, self.first = self.loader.position.epoch, copied(self.model), False
         if not self.compensator.rank_ and not self.offset:
             return self.embed(self.model, _to(), current=True)
-        residual, principal, exact = self.loader.residual(), self._start(), dict[str, Tensor]()
+        principal, exact = self._start(), dict[str, Tensor]()
+        residual = self.loader.residual(sight=self.compensator.sight)
         keep = [exact.__setitem__] if self.offset else []
         blind = self.bare or not self.whole  # without offsets nothing is to be learnt of how long they last
-        collect = _to(residual.add, self._seen(self._added(principal), *keep), self._forget)
+        collect = _to(self._seen(residual.add, self._added(principal), *keep), self._forget)
         out = self.embed(self.model, collect, current=True, output=output)
         if blind:
             self.bare = False

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from topoff.compensation.factors import ways_of
-from topoff.compensation.sight import gathered
+from topoff.compensation.sight import Sight, gathered
 from topoff.forward.plan import Plan
 from topoff.graph.operators import full_type
 from topoff.machine.shelf import Shelf
@@ -57,17 +57,36 @@ def report_of(row: list[float]) -> BatchReport:
 class Residual:
     """Account for ||A[B,C] H_C - estimate|| / ||A[B,C] H_C||: per batch and pooled over batches and layers."""
 
-    def __init__(self, batches: list[Data], *, plan: Plan, offsets: bool = True, shelf: Shelf | None = None) -> None:
-        """Look at some batches; without `offsets`, at their factors alone. Embeddings may lie on a `shelf`."""
+    def __init__(
+        self,
+        batches: list[Data],
+        *,
+        plan: Plan,
+        offsets: bool = True,
+        shelf: Shelf | None = None,
+        sight: Sight | None = None,
+    ) -> None:
+        """Look at some batches; without `offsets`, at their factors alone. Embeddings may lie on a `shelf`.
+
+        With `sight`, what is added is what batches see of them.
+        """
         self._structures = [batch.supplement.structure for batch in batches]
         self._compensations = [batch.compensation for batch in batches]
         self._plan, self._offsets, self._shelf, self._sums = plan, offsets, shelf, np.zeros((len(batches), 2))
+        self._sight = sight
 
     def add(self, place: str, rows: Tensor) -> None:
         """Add the embeddings (n, d) that a propagation reads; of wide ones, every so many of their columns."""
         step = max(1, rows.size(1) // COLUMNS)
         ways = ways_of(place, self._plan)
         given: dict[str, Any] = {"place": place, "offsets": self._offsets, "step": step}
+        if self._sight is not None:
+            for number, structure in enumerate(self._structures):
+                found = self._compensations[number].residual(
+                    structure, ways, rows[:, ::step], sight=self._sight, **given
+                )
+                self._sums[number] += found
+            return
         for group in gathered(self._structures, rows[:, ::step], shelf=self._shelf):
             near = group.rows.to(full_type(rows.dtype))
             if near.nbytes <= COPIED:  # else it stays a view, out of which every batch takes what it reads

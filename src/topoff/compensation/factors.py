@@ -140,20 +140,24 @@ class Compensation(Movable):
         place: str = "",
         offsets: bool = True,
         step: int = 1,
+        sight: Sight | None = None,
     ) -> tuple[float, float]:
-        """Return ||A[B,C] H_C - estimate||^2 and ||A[B,C] H_C||^2 of the batch for embeddings (n, d) at a `place`.
+        """Return ||A[B,C] H_C - estimate||^2 and ||A[B,C] H_C||^2 of the batch for embeddings at a `place`.
+
+        They are (n, d), or what is in `sight`.
 
         Its `offsets` are part of the estimate; `rows` are then every `step`-th of its columns.
         """
         missing, whole, factors = 0.0, 0.0, self.apart.get(place, self)
-        summary = factors.summary(rows[structure.nodes])
+        summary = factors.summary(rows[structure.nodes] if sight is None else sight.own(structure, rows))
         for way in ways:
-            true = incoming(structure, way, rows).to(self.read.dtype)  # a model may cast inside
+            true = incoming(structure, way, rows) if sight is None else sight.message(structure, way, rows)
+            true = true.to(self.read.dtype)  # a model may cast inside
             missed = torch.addmm(true, factors.factor(way), summary, alpha=-1)
             if offsets and (place, way) in self.offsets:
                 missed -= self.offsets[place, way][:, ::step]
             missing += float(missed.square_().sum())
-            whole += float(true.square_().sum())
+            whole += float(true.square().sum())
         return missing, whole
 
     def factor(self, way: Way) -> Tensor:

@@ -222,9 +222,9 @@ class Loader:
             self._share = self.cut_for, Share(ranks, owner, reads=reads)
         return self._share[1]
 
-    def residual(self, *, offsets: bool = True) -> Residual:
+    def residual(self, *, offsets: bool = True, sight: Sight | None = None) -> Residual:
         """Return an empty account of how well the compensations at hand explain embeddings."""
-        return Residual(self.batches(), plan=self.plan, offsets=offsets, shelf=self.graph.shelf)
+        return Residual(self.batches(), plan=self.plan, offsets=offsets, shelf=self.graph.shelf, sight=sight)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: the epoch and how many of its batches were handed out."""

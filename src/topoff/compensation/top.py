@@ -44,7 +44,7 @@ class TOP(Learner):
         data: the whole graph, validated as by `topoff.load`; labels and masks may be missing.
         ratio: fraction of the nodes per batch; by default what makes most of time (see `usual_ratio`).
         rank: size k of the compensation, or the fraction of the embeddings' energy to keep; 0 is the offset alone. By
-            default 16 for clusters of all nodes with an offset, else 64; 128 for large `train_only` ones (`usual_rank`).
+            default 16 for clusters of all nodes with an offset, else 64; 128 for large `train_only` ones (`rank_for`).
         batches: "kaminpar", "metis", "ldg", "random" or "stored" (see `NodeSets`); a sampler whose sets overlap,
             "saint-node", "saint-edge", "saint-walk", "shadow" or "ibmb" (weight the losses by `batch.loss_weight` and
             sum them); or `NodeSets` or `SampledSets` of your own.
