@@ -13,7 +13,6 @@ edges per layer, and nothing is drawn.
 
 from __future__ import annotations
 
-import timeit
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +24,17 @@ from torch_geometric.data import Data
 from topoff.batching.pagerank import senders
 from topoff.batching.ratio import near_training
 from topoff.batching.scopes import k_hop
-from topoff.compensation.refresh import SCARCE
+from topoff.compensation.refresh import LARGE, SCARCE, SMALL, Refreshing
+from topoff.machine.rates import Rates, rates_of
 from topoff.methods.registry import METHODS
 from topoff.training.config import EPOCHS, Config
 from topoff.training.cost_memory import Held, peak_of
 
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
-REUSED = 0.5  # share of the rows that messages read which come from memory, and not from the processor's caches
+STEP = 3e-3  # seconds of a step that no matrix takes
+MADE = 15  # matrices of all nodes that a layer of a forward makes
+REFRESH = 0.15  # seconds of a refresh that no matrix takes, besides those of a `STEP` for every estimate
+CUT = 32  # bytes per edge of all nodes' pieces of the operator, and on the way there
 PULLED = 16.0  # what a byte that GAS pulls from a history costs, in copied ones: the same, pushes and dropout included
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
 CLOSED = 8.0  # neighbours per node of a graph whose batches of clusters have half the halo of random ones
@@ -78,15 +81,6 @@ class Estimate:
     batch_nodes: int  # whose outputs a batch is for
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Say how fast the machine is."""
-
-    flops: float  # of a dense product, per second
-    bytes: float  # of a copy, per second
-    items: float  # that are sorted, per second
-
-
 def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     """Estimate seconds per epoch and peak memory from what the method computes, and from rates that are measured here.
 
@@ -109,14 +103,13 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
         moved += GATHER * width * work.rows[0] * powers * data.x.size(1)
     if config.method == "gas":  # every layer but the first pulls the rows of its halo, which lie apart
         moved += PULLED * width * config.hidden * _pulled(config, data, work) * (config.layers - 1)
+    rates = rates_of(int(data.num_nodes or 0), config.hidden)
+    seconds = flops / rates.flops + moved / rates.bytes + work.examined / rates.items + STEP * work.batches
     again = _refreshes(config, data, work)
-    if again:  # a forward of all nodes, without the last layer
-        nodes, edges = int(data.num_nodes or 0), data.edge_index.size(1)
-        inner = sum(matrix.numel() for matrix in matrices[:-1])
-        flops += again * 2.0 * nodes * inner
-        moved += again * (config.layers - 1) * width * config.hidden * (edges * REUSED + 15.0 * nodes)
-    rates = _rates()
-    seconds = flops / rates.flops + moved / rates.bytes + work.examined / rates.items
+    if again:
+        seconds += again * _refresh_seconds(
+            config, data, work, rates, inner=sum(each.numel() for each in matrices[:-1])
+        )
     return Estimate(seconds, memory_of(config, data, model, work=work), work.batches, work.targets)
 
 
@@ -143,30 +136,46 @@ def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | 
 
 
 def _refreshes(config: Config, data: Data, work: Workload) -> float:
-    """Return how many refreshes an epoch has: as many as are asked for, or one where batches hold few of the nodes.
+    """Return how many refreshes an epoch has: as many as are asked for, or as come where batches hold few of the nodes.
 
     Elsewhere "auto" keeps them a small share of the work.
     """
-    if config.method != "top" or config.refresh == "never":
-        return 0.0
-    interval = (config.refresh or "auto").removeprefix("every=")
+    policy = Refreshing.parse(config.refresh or "auto")
     scarce = int(data.num_nodes or 0) > SCARCE * work.rows[0]
-    often = 1 / int(interval) if interval.isdecimal() else float(scarce)
-    return (1 - 1 / (config.epochs or EPOCHS)) * often  # none before the first epoch
+    if config.method != "top" or not policy.interval or (policy.automatic and not scarce):
+        return 0.0
+    policy.begin(price=1.0, scarce=True)
+    epochs, age, count = config.epochs or EPOCHS, 0, 0
+    for _ in range(epochs - 1):  # none before the first epoch
+        age += 1
+        if policy.due(age):
+            policy.observe((SMALL + LARGE) / 2)  # what keeps the interval, as far as it may be kept
+            age, count = 0, count + 1
+    return count / epochs
+
+
+def _refresh_seconds(config: Config, data: Data, work: Workload, rates: Rates, *, inner: int) -> float:
+    """Return the seconds of a refresh: a forward of all nodes up to the last propagation, and an estimate per batch.
+
+    `inner` are the weights up to there. A conv that reads raw features knows its messages, others make one more place.
+    """
+    nodes, edges, batched = int(data.num_nodes or 0), data.edge_index.size(1), work.rows[0]
+    row, known = config.hidden * int(data.x.element_size()), config.model in FEATURES_FIRST and not config.linear
+    places, layers, rank = config.layers - known, max(1, config.layers - known), _rank(config)
+    columns = 3.5 * rank  # of the basis: three per direction, and what joins them
+    systems = work.batches * (1 if known else 2)  # rows without messages have one of their own
+    flops = 2.0 * nodes * inner + 4.0 * batched * config.hidden * places * columns
+    flops += systems * (30.0 * columns**3 + 6.0 * work.targets * columns**2)
+    gathered = row * ((places - 1) * edges + places * batched * edges / max(1, nodes))
+    gathered += edges * data.x.size(1) * data.x.element_size() if known else 0.0  # A X, which was let go
+    made = MADE * layers * nodes * row + CUT * edges
+    seconds: float = REFRESH + STEP * systems + flops / rates.flops + gathered / rates.gathered + made / rates.made
+    return seconds
 
 
 def _rank(config: Config) -> int:
     """Return how many directions a batch is compensated with, as far as the settings say."""
     return config.rank if config.method == "top" and isinstance(config.rank, int) else 0
-
-
-def _rates() -> Rates:
-    """Measure the machine, in a few milliseconds."""
-    rows, square, large = torch.ones(4096, 256), torch.ones(256, 256), torch.ones(4 * 2**20)
-    numbers = np.random.default_rng(0).permutation(2**16)
-    jobs = (lambda: rows @ square, large.clone, lambda: np.argsort(numbers))
-    product, copy, sort = (max(min(timeit.repeat(job, number=1, repeat=5)), 1e-9) for job in jobs)
-    return Rates(2.0 * rows.numel() * 256 / product, 2.0 * large.numel() * 4 / copy, len(numbers) / sort)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from topoff.training.config import Config
 
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 ACTIVE = 10  # matrices of a layer's rows that a step holds: outputs, gradients, what backward needs
+ASLEEP = 3  # such matrices that a batch of exact inference holds while others run
 HISTORIES = ("gas", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn")  # keep what the layers of all nodes last were
 AROUND = ("gas", "lmc", "graphfm-ob")  # of these, those whose batches read all nodes around them
 CUT_ANEW = ("ns", "labor", "labor-star", "graphfm-ib", "vrgcn", "fastgcn", "ladies", "adapt", "shadow", "shadow-ppr")
@@ -70,7 +71,8 @@ def _exact(config: Config, data: Data, row: int) -> int:
     """Return the bytes of exact inference: the matrix that is exchanged, and what sleeping batches hold."""
     nodes = int(data.num_nodes or 0)
     features = data.x.size(1) * int(data.x.element_size())
-    asleep = nodes * (row * (1 + config.jk + (config.model == "gcnii")) + features)
+    layers = ASLEEP + config.layers * config.jk + (config.model == "gcnii")
+    asleep = nodes * (row * layers + features)
     return int(nodes * row + (asleep if nodes < LARGE else min(asleep, LIMIT)))
 
 
