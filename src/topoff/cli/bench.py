@@ -30,7 +30,10 @@ EXAMPLES = """Examples:
 
 def bench(
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"Products at {QUICK:g} of its size, and two runs of each case.")
+        bool,
+        typer.Option(
+            "--quick", help=f"Products at {QUICK:g} of its size, two runs of each case, estimates of four methods."
+        ),
     ] = False,
     only: Annotated[
         str | None, typer.Option(help="Some cases, comma-separated: epoch, products, estimates.", show_default="all")
@@ -62,8 +65,9 @@ def bench(
         folder = out or Path(held.enter_context(tempfile.TemporaryDirectory(prefix="topoff-bench-")))
         folder.mkdir(parents=True, exist_ok=True)
         settings: dict[str, Any] = {"scale": scale or (QUICK if quick else 1.0), "repeats": repeats or 3 - quick}
+        every = not quick  # methods' estimates
         say = (lambda _: None) if quiet else (lambda text: print_lines([f"{text} ..."], to=console(stderr=True)))
-        measuring = Bench(folder, **settings, watcher=Watcher(), say=say)
+        measuring = Bench(folder, **settings, every=every, watcher=Watcher(), say=say)
         load, cases = os.getloadavg()[0], measuring.cases()
         found = [promise for name in names for promise in cases[name]()]
         met = all(promise.met is not False for promise in found)

@@ -126,7 +126,7 @@ def _pulled(config: Config, data: Data, work: Workload) -> float:
 
 
 def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | None = None) -> int:
-    """Estimate the peak memory of training, in bytes (see `cost_memory`)."""
+    """Estimate the peak memory of training and its evaluations, in bytes (see `cost_memory`)."""
     work, active = work or workload(config, data), 0.0
     matrices = [p for p in model.parameters() if not is_lazy(p) and p.dim() == 2]
     for number, matrix in enumerate(matrices):

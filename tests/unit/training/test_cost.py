@@ -6,10 +6,12 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
+from topoff.machine.rates import Rates
 from topoff.methods.registry import METHODS
+from topoff.training import cost as costs
 from topoff.training.build import make_method, make_setup
 from topoff.training.config import Config, make_config
-from topoff.training.cost import Rates, estimate, in_words, workload
+from topoff.training.cost import REFRESH, STEP, estimate, in_words, workload
 from topoff.training.defaults import choose
 
 NODES, TRAINING = 2_000, 600
@@ -31,7 +33,15 @@ def cost(nodes: int, *, edges: int = 100, width: int = 32, **settings: object) -
 @pytest.fixture(autouse=True)
 def same_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let estimates be compared: the machine's rates vary."""
-    monkeypatch.setattr("topoff.training.cost._rates", lambda: Rates(1e10, 1e10, 1e10))
+    monkeypatch.setattr("topoff.training.cost.rates_of", lambda nodes, width: Rates(1e10, 1e10, 1e10, 1e10, 1e10))
+    monkeypatch.setattr(costs, "STEP", 0.0)
+
+
+def test_every_step_takes_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (cost(1_000, ratio=ratio, method="cluster")[0] for ratio in (0.5, 0.1))
+    monkeypatch.setattr(costs, "STEP", STEP)
+    assert cost(1_000, ratio=0.5, method="cluster")[0] == pytest.approx(few + 2 * STEP)
+    assert cost(1_000, ratio=0.1, method="cluster")[0] == pytest.approx(many + 10 * STEP)
 
 
 def test_the_cost_by_hand() -> None:
@@ -86,8 +96,28 @@ def test_refreshes_of_few_nodes_in_batches_cost_time(refresh: str, share: float)
     data.train_mask = torch.arange(10_000) < 100
     settings = {"ratio": 0.1, "rank": 16, "train_only": True, "epochs": 5, "hidden": 32}
     never, found = (estimate(config(**settings, refresh=each), data, model) for each in ("never", refresh))
-    forward = 2 * 10_000 * 16 * 32 + 2 * 4 * 32 * (100 * 0.5 + 15 * 10_000)
-    assert found.epoch_seconds - never.epoch_seconds == pytest.approx(0.8 * share * forward / 1e10)
+    columns, row = 3.5 * 16, 4 * 32
+    forward = 2 * 10_000 * 16 * 32 + row * 100 + 4 * 16 * 100 + 15 * 2 * 10_000 * row + 32 * 100
+    estimates = 4 * 100 * 32 * 2 * columns + 10 * (30 * columns**3 + 6 * 10 * columns**2) + row * 2
+    wanted = REFRESH + (forward + estimates) / 1e10
+    assert found.epoch_seconds - never.epoch_seconds == pytest.approx(0.8 * share * wanted)
+
+
+@pytest.mark.parametrize(("epochs", "count"), [(1, 0), (5, 4), (9, 8), (17, 12), (50, 18)])
+def test_refreshes_of_few_nodes_grow_rare(epochs: int, count: int) -> None:
+    data = graph(10_000, edges=100, features=16)
+    data.train_mask = torch.arange(10_000) < 100
+    made = config(ratio=0.1, rank=16, train_only=True, epochs=epochs)
+    assert costs._refreshes(made, data, workload(made, data)) == count / epochs
+
+
+def test_a_model_that_encodes_its_features_has_a_place_more_and_factors_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "STEP", STEP)
+    data, model = graph(10_000, edges=100, features=16), nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
+    data.train_mask = torch.arange(10_000) < 100
+    settings = {"ratio": 0.1, "rank": 16, "train_only": True, "epochs": 5, "hidden": 32}
+    plain, encoding = (estimate(config(**settings, model=name), data, model) for name in ("gcn", "gcnii"))
+    assert encoding.epoch_seconds - plain.epoch_seconds > 0.8 * 10 * STEP
 
 
 def test_where_a_quarter_of_the_nodes_is_batched_only_refreshes_that_are_asked_for_count() -> None:
@@ -98,7 +128,7 @@ def test_where_a_quarter_of_the_nodes_is_batched_only_refreshes_that_are_asked_f
         estimate(config(**settings, refresh=refresh), data, model) for refresh in ("never", "auto", "every=1")
     )
     assert auto.epoch_seconds == pytest.approx(never.epoch_seconds)
-    assert each.epoch_seconds > 1.5 * never.epoch_seconds
+    assert each.epoch_seconds > never.epoch_seconds + 0.8 * REFRESH
 
 
 def test_histories_and_parked_layers_count_in_the_memory() -> None:
