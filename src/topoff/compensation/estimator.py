@@ -104,7 +104,7 @@ class Compensator:
                 "Expected estimator 'ridge' or 'paper' with several processes (got 'released', whose basis is made "
                 "orthonormal over all nodes); use one of them, or one process."
             )
-        if self.features is None or self.features.graph is not graph:
+        if self.features is None or not self.features.are_of(graph, plan, sight):
             most = self.rank if isinstance(self.rank, int) else None
             self.features = Features(graph, plan, width=most, sight=sight)
         self._graph, self.sight = graph, sight
@@ -137,14 +137,14 @@ class Compensator:
     def _encoding(self, rows: Tensor, places: Sequence[str], share: Share | None) -> Encoded:
         """Regress rows (n, d), or what batches see of them, on the features, a constant and the rows themselves."""
         assert self.features is not None
-        columns, rows = self.features.columns(most=OF_FEATURES * self.rank_), rows.to(self._dtype)
+        columns = self.features.columns(most=OF_FEATURES * self.rank_)
         size = norm_of(rows, share) if self.sight is None else self.sight.norm(rows)
         count = len(rows) if self.sight is None else self.sight.count
-        own = rows.mul((count * rows.size(1)) ** 0.5 / max(size, 1e-30))
+        own = self.features.scaled(rows, (count * rows.size(1)) ** 0.5 / max(size, 1e-30))
         return Encoded(places, [columns, own], min(self.rank_, columns.size(1) + own.size(1)))
 
     def let_go(self) -> None:
-        """Let go of the basis: what was estimated of it is all that is needed."""
+        """Let go of the basis: what was estimated of it is all that is needed, until the features join the next one."""
         del self.blocks_
         self.encoded = None
 

@@ -43,7 +43,14 @@ class Features:
         self.graph, self.plan, self.width, self.sight = graph, plan, width, sight
         self._dtype = full_type(graph.dtype)
         self._joining: dict[int, list[Tensor]] = {}  # by hops
-        self._columns: dict[int, Tensor] = {}  # by most
+        self._columns: dict[int, Tensor] = {}  # by most: the last one
+        if graph.shelf is not None:
+            graph.shelf.adopt(graph.data.x)
+
+    def are_of(self, graph: Graph, plan: Plan, sight: Sight | None) -> bool:
+        """Whether these are the features of a graph, for a model, as batches see them that were cut no more since."""
+        now, then = ([] if each is None else list(map(id, each.structures)) for each in (sight, self.sight))
+        return self.graph is graph and self.plan is plan and now == then
 
     def joining(self, *, hops: int) -> list[Tensor]:
         """Return what joins the embeddings: the features after one to some `hops`; without, A X where it is read."""
@@ -81,7 +88,7 @@ class Features:
             for place, part, one in zip(*(torch.split(each, ROWS) for each in (found, rows, constant)), strict=True):
                 place[:, :-1] = (part.to(self._dtype) - one * mean) / scale
                 place[:, -1:] = one
-            self._columns[most] = found
+            self._columns = {most: found}
         return self._columns[most]
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,9 +109,13 @@ class Features:
         """Return rows (n, d) as a basis holds them."""
         if self.sight is not None or rows.dtype == self._dtype:
             return rows if self.sight is None else self.sight.of(rows)
+        return self.scaled(rows, 1.0)
+
+    def scaled(self, rows: Tensor, scale: float) -> Tensor:
+        """Return rows of all nodes, or what batches see of them, times a number; on disk where memory is short."""
         found = self._empty(tuple(rows.shape))
         for place, part in zip(torch.split(found, ROWS), torch.split(rows, ROWS), strict=True):
-            place.copy_(part)
+            torch.mul(part.to(self._dtype), scale, out=place)
         return found
 
     def _empty(self, shape: tuple[int, ...]) -> Tensor:

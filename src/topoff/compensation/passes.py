@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from topoff.compensation.embeddings import embed, is_known
 from topoff.compensation.loader import Loader
@@ -33,6 +33,7 @@ class Passes:
         self.places: list[str] = []  # whose input is not known beforehand, in the order of the forward
         self.encoded: list[str] = []  # of these, those that read what the first one reads
         self.hops = 0  # propagations of the model, one after the other, behind its first
+        self._known: tuple[str, ...] | None = None  # places that were looked at for this
 
     def output(self) -> Any:
         """Return the exact output for every node, in eval mode; (n, out)."""
@@ -61,12 +62,19 @@ class Passes:
         self.checks += 1
         if network is self.model:
             check_same_convs(network, self.loader.plan)
-        read = recheck(network, self.loader.graph, self.loader.plan, call=self.call, seed=self.checks)
+        given: dict[str, Any] = {"call": self.call, "seed": self.checks}
+        read = tuple(recheck(network, self.loader.graph, self.loader.plan, **given))
         self.places = [place for place in read if not is_known(place, self.loader.plan)]
-        self.encoded = [place for place in self.places if torch.equal(read[place], read[self.places[0]])]
-        steps = list(read.values())  # branches and directions read the same rows side by side
-        apart = [not any(torch.equal(rows, other) for other in steps[:step]) for step, rows in enumerate(steps)]
+        if read != self._known:
+            self._known = read
+            self._look(recheck(network, self.loader.graph, self.loader.plan, perturbed=True, **given))
+
+    def _look(self, read: dict[str, Tensor]) -> None:
+        """Find places that read the same rows side by side, as branches and directions do."""
+        rows = list(read.values())
+        apart = [not any(torch.equal(each, other) for other in rows[:number]) for number, each in enumerate(rows)]
         self.hops = max(0, sum(apart) - 1)
+        self.encoded = [place for place in self.places if torch.equal(read[place], read[self.places[0]])]
 
     def _lockstep(self) -> Callable[..., Lockstep] | None:
         """Return what runs the batches of several processes in step; None where this one is alone."""

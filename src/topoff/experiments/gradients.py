@@ -15,7 +15,7 @@ from topoff.machine.memory import free_memory, readable
 from topoff.methods.protocol import Method
 from topoff.methods.registry import METHODS
 from topoff.tasks.task import Task
-from topoff.training.cost import estimate
+from topoff.training.cost import memory_of
 from topoff.training.loop import Training
 
 
@@ -38,7 +38,7 @@ class EpochGradient:
 def measure_gradient(training: Training) -> dict[str, Any]:
     """Return the gradients' errors; nothing but a note where the whole graph may not fit."""
     config, free = dataclasses.replace(training.config, method="full"), free_memory()
-    need = estimate(config, training.data, training.model).memory
+    need = memory_of(config, training.data, training.model)
     if free is not None and need > free / 2:
         note = f"no gradient error: the whole graph would take about {readable(need)} of {readable(free)} free"
         return {"gradient_error": None, "gradient_cosine": None, "gradient_noise": None, "note": note}

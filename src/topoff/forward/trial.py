@@ -57,16 +57,17 @@ def make_plan(model: nn.Module, graph: Graph, *, call: Call | None = None) -> Pl
 
 
 def recheck(
-    model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None, seed: int = 0
+    model: nn.Module, graph: Graph, plan: Plan, *, call: Call | None = None, seed: int = 0, perturbed: bool = False
 ) -> dict[str, Tensor]:
     """Compare exact batches with the plain forward again, on another piece and with the weights as they are now.
 
-    Returns what is read of the piece, by place, in the order of the forward.
+    Returns what is read of the piece, by place, in the order of the forward. With `perturbed` weights, none of which is
+    zero, only rows that are the same by construction are equal.
 
     Raises:
         ValueError: where they differ, with the place.
     """
-    rehearsal = Rehearsal(plain(model), piece_of(graph, seed=seed), call=call, perturbed=False)
+    rehearsal = Rehearsal(plain(model), piece_of(graph, seed=seed), call=call, perturbed=perturbed)
     plan = replace(plan, num_nodes=rehearsal.graph.num_nodes)
     read: dict[str, Tensor] = {}
 

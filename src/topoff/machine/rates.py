@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-MATRIX = 2**29  # bytes of the matrix that rows are read from, at most: more than processors keep
+MATRIX = 2**27  # bytes of the matrix that rows are read from, at most: more than most processors keep
 REPEATS = 4
 
 
@@ -35,7 +35,7 @@ def rates_of(nodes: int, width: int) -> Rates:
     numbers = np.random.default_rng(0).permutation(2**16)
     shape = max(1, min(nodes, MATRIX // (4 * max(1, width)))), max(1, width)
     whole = torch.ones(shape)
-    ids = torch.from_numpy(np.random.default_rng(0).integers(0, len(whole), 2**15))
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, len(whole), 2**17))
     starts = torch.arange(0, len(ids), 16)
     jobs = (
         lambda: rows @ square,

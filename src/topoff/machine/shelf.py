@@ -46,6 +46,7 @@ class Shelf:
     def __init__(self, limit: int, *, block: int | None = None, folder: Path | None = None) -> None:
         self.limit, self.block, self.folder = limit, limit if block is None else block, folder
         self._maps: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by address
+        self._adopted = set[int]()  # addresses of the features, which outlive it
         self._segment, self._free = np.empty(0, dtype=np.uint8), 0  # the file that tensors are kept in, and its room
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -103,8 +104,13 @@ class Shelf:
         return self.block if free is None else min(self.block, int(READ * free))
 
     def is_away(self, rows: Tensor) -> bool:
-        """Whether a matrix, or a view that begins where it does, lies on disk: here, or mapped by others, so large."""
-        return rows.data_ptr() in self._maps or rows.nbytes > self.limit
+        """Whether a matrix, or a view that begins where it does, lies on disk."""
+        return rows.data_ptr() in self._maps or rows.data_ptr() in self._adopted
+
+    def adopt(self, rows: Tensor) -> None:
+        """Take note of a matrix that others hold, and have mapped from a file, if it is large."""
+        if rows.nbytes > self.limit:
+            self._adopted.add(rows.data_ptr())
 
     def _mapped(self, size: int) -> mmap.mmap:
         folder = cache_dir() / "shelf" if self.folder is None else self.folder

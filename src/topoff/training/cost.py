@@ -39,6 +39,7 @@ PULLED = 16.0  # what a byte that GAS pulls from a history costs, in copied ones
 HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
 CLOSED = 8.0  # neighbours per node of a graph whose batches of clusters have half the halo of random ones
 FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
+GENERAL = ("gat", "pna")  # models whose convs are no fixed operators
 SOME = 200  # training nodes whose subgraphs are measured
 CLOSE = 2.0  # messages per node inside the subgraph of one target
 TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
@@ -223,6 +224,8 @@ def workload(config: Config, data: Data) -> Workload:
         messages = rows * edges / max(1, nodes)
     elif method in TARGETS:
         return _sampled(config, data, mask, batches=batches, targets=targets)
+    elif config.model in GENERAL and method in ("top", "drop", "drop-ax", "gas"):  # whose convs run on the halo, too
+        rows += batches * (_blocks(data, torch.full((nodes,), targets / max(1, nodes)), hops=1)[0].rows - targets)
     elif method in ("top", "drop", "drop-ax", "cluster"):
         messages *= batched / max(1, nodes)
     elif method in ("lmc", "graphfm-ob"):

@@ -279,3 +279,38 @@ def test_features_of_several_dimensions_are_followed() -> None:
     top = prepared(Averaged(), data=data)
     top.refresh()
     assert drifted(top, FIRST, 0.3)["own"] < 0.8
+
+
+class Zeroed(nn.Module):
+    """A residual network that begins with factors of zero: at first all convs read the same rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.share = nn.Linear(5, 16), nn.Parameter(torch.zeros(1))
+        self.first, self.second = GCNConv(16, 16), GCNConv(16, 16)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.linear(x).relu()
+        h = h + self.share * self.first(h, edge_index).relu()
+        out: Tensor = self.second(h, edge_index)
+        return out
+
+
+def test_places_that_read_the_same_rows_by_chance_are_told_apart() -> None:
+    passes = prepared(Zeroed()).basis.passes
+    assert (passes.encoded, passes.hops) == ([FIRST], 1)
+
+
+def test_encoded_rows_weigh_as_much_as_the_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their own columns have the scale of those of the features, with and without sight, whatever their messages are."""
+    monkeypatch.setattr(Compensator, "let_go", lambda self: None)
+    for accumulate in (None, 2):
+        top = prepared(LinearFirst(), accumulate=accumulate)
+        compensator = top.compensator
+        assert compensator is not None
+        assert compensator.encoded is not None
+        assert (compensator.sight is None) == bool(accumulate)
+        own = compensator.encoded.blocks[1]
+        if compensator.sight is not None:
+            own = torch.cat([compensator.sight.own(each, own) for each in compensator.sight.structures])
+        assert float(own.square().mean()) == pytest.approx(1.0, rel=1e-3)

@@ -74,8 +74,26 @@ def test_out_of_core_nothing_of_all_nodes_is_in_memory(*, half: bool, most: int,
     graph.shelf = Shelf(0, folder=tmp_path)
     away = Features(graph, Plan([], (SUM,), ()), width=4)
     for rows, truth in zip((away.columns(most=most), away.joining(hops=2)[0]), wanted, strict=True):
-        assert rows.data_ptr() in graph.shelf._maps
+        assert graph.shelf.is_away(rows)
         assert torch.equal(rows, truth)
+
+
+def test_one_set_of_columns_is_kept() -> None:
+    features = Features(Graph(communities(60)), Plan([], (), ()), width=6)
+    first = features.columns(most=3)
+    assert features.columns(most=3) is first
+    assert features.columns(most=5).shape == (60, 6)
+    assert len(features._columns) == 1
+
+
+def test_features_are_found_again_for_other_batches() -> None:
+    graph, plan = Graph(communities(60)), Plan([], (SUM,), ())
+    one, other = (structure_of(graph, plan, torch.arange(size)) for size in (9, 12))
+    features = Features(graph, plan, width=6, sight=Sight([one]))
+    assert features.are_of(graph, plan, Sight([one]))
+    for sight in (None, Sight([other]), Sight([one, other])):
+        assert not features.are_of(graph, plan, sight)
+    assert not features.are_of(Graph(communities(60)), plan, Sight([one]))
 
 
 def test_features_of_several_dimensions_are_read_as_rows() -> None:

@@ -104,7 +104,7 @@ def test_what_batches_see_of_a_matrix_on_disk_is_what_they_see_in_memory(
 
 def test_a_matrix_in_memory_is_not_copied(tmp_path: Path) -> None:
     rows = torch.rand(4, 2)
-    (group,) = gathered([], rows, shelf=Shelf(32, folder=tmp_path))
+    (group,) = gathered([], rows, shelf=Shelf(0, folder=tmp_path))
     assert group.rows is rows
 
 

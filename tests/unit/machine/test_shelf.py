@@ -123,3 +123,17 @@ def test_what_was_kept_before_a_full_disk_stays(folder: Path, monkeypatch: pytes
     assert torch.equal(kept, first)
     sparse = torch.eye(3000).to_sparse()
     assert shelf.keep(sparse) is sparse
+
+
+def test_large_matrices_of_others_are_away_where_that_is_known(folder: Path):
+    shelf, small, large = Shelf(100, folder=folder), torch.ones(5, 2), torch.ones(50, 2)
+    shelf.adopt(small)
+    shelf.adopt(large)
+    assert [shelf.is_away(rows) for rows in (small, large, large[:, ::2], torch.ones(50, 2))] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    shelf.put_away(large)
+    assert float(large.sum()) == 100
