@@ -40,6 +40,7 @@ HALO = 0.2  # nodes around a cluster, as a share of those around as many random 
 CLOSED = 8.0  # neighbours per node of a graph whose batches of clusters have half the halo of random ones
 FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
 GENERAL = ("gat", "pna")  # models whose convs are no fixed operators
+ATTENDED = 7.0  # what a byte of their messages costs, in bytes of others' messages
 SOME = 200  # training nodes whose subgraphs are measured
 CLOSE = 2.0  # messages per node inside the subgraph of one target
 TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
@@ -91,13 +92,13 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     """
     work, width, rank = workload(config, data), int(data.x.element_size()), _rank(config)
     matrices = [p for p in model.parameters() if not is_lazy(p) and p.dim() == 2]
-    flops, moved, counted = 0.0, 0.0, set[int]()
+    flops, moved, counted, attended = 0.0, 0.0, set[int](), ATTENDED if config.model in GENERAL else 1.0
     for number, matrix in enumerate(matrices):
         layer = number * len(work.rows) // len(matrices)  # parameters come in the order of the layers
         rows, columns = work.rows[layer], matrix.size(0)
         flops += 6.0 * rows * matrix.numel() + 12.0 * rows * rank * columns
         messages = 0.0 if layer in counted else work.messages[layer]  # once, however many matrices a layer has
-        moved += 2.0 * width * (messages + rows) * columns + 30.0 * width * rows * columns
+        moved += 2.0 * width * (attended * messages + rows) * columns + 30.0 * width * rows * columns
         counted.add(layer)
     if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
         powers = 1 + config.layers if config.method == "sign" else 1
@@ -132,7 +133,8 @@ def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | 
     matrices = [p for p in model.parameters() if not is_lazy(p) and p.dim() == 2]
     for number, matrix in enumerate(matrices):
         active += work.rows[number * len(work.rows) // len(matrices)] * matrix.size(0) * data.x.element_size()
-    held = Held(work.batches, work.targets * work.batches, work.messages[-1], active / work.batches)
+    summed = sum(work.messages) / work.batches if config.model in GENERAL else 0.0
+    held = Held(work.batches, work.targets * work.batches, work.messages[-1], active / work.batches, summed)
     return peak_of(config, data, model, held=held)
 
 
@@ -170,8 +172,7 @@ def _refresh_seconds(config: Config, data: Data, work: Workload, rates: Rates, *
     gathered = row * ((places - 1) * edges + places * batched * edges / max(1, nodes))
     gathered += edges * data.x.size(1) * data.x.element_size() if known else 0.0  # A X, which was let go
     made = MADE * layers * nodes * row + CUT * edges
-    seconds: float = REFRESH + STEP * systems + flops / rates.flops + gathered / rates.gathered + made / rates.made
-    return seconds
+    return float(REFRESH + STEP * systems + flops / rates.flops + gathered / rates.gathered + made / rates.made)
 
 
 def _rank(config: Config) -> int:

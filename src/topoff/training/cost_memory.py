@@ -24,6 +24,7 @@ from topoff.training.config import Config
 INTERPRETER = 450 * 2**20  # bytes of Python, torch and PyG before anything is loaded
 ACTIVE = 10  # matrices of a layer's rows that a step holds: outputs, gradients, what backward needs
 ACTIVE_CUT = 8  # the same for batches that are cut anew, which are let go of as they are used
+MESSAGE = 5  # copies of a message that a general conv holds: what is read, weighed, and their gradients
 ASLEEP = 3  # such matrices that a batch of exact inference holds while others run
 HISTORIES = ("gas", "lmc", "graphfm-ob", "graphfm-ib", "vrgcn")  # keep what the layers of all nodes last were
 AROUND = ("gas", "lmc", "graphfm-ob")  # of these, those whose batches read all nodes around them
@@ -41,6 +42,7 @@ class Held:
     batched: int  # nodes that are in batches
     messages: float  # that arrive at them from inside
     active: float  # bytes of the layers of one batch
+    summed: float = 0.0  # messages of one batch that a general conv makes, over all layers
 
 
 def peak_of(config: Config, data: Data, model: nn.Module, *, held: Held) -> int:
@@ -50,6 +52,7 @@ def peak_of(config: Config, data: Data, model: nn.Module, *, held: Held) -> int:
     row = int(data.x.element_size()) * max(widths, default=1)  # bytes of a layer's row
     weights = 5 * int(data.x.element_size()) * sum(parameter.numel() for parameter in known)
     step = (ACTIVE_CUT if config.method in CUT_ANEW else ACTIVE) * held.active
+    step += MESSAGE * held.summed * row
     if config.method in AROUND:  # rows of the halo, read from histories, and their gradients
         halo = held.batched / held.batches * data.edge_index.size(1) / max(1, int(data.num_nodes or 0))
         step += 4 * row * min(int(data.num_nodes or 0), halo)

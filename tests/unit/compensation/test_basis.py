@@ -302,7 +302,7 @@ def test_places_that_read_the_same_rows_by_chance_are_told_apart() -> None:
 
 
 def test_encoded_rows_weigh_as_much_as_the_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their own columns have the scale of those of the features, with and without sight, whatever their messages are."""
+    """Their own columns have the scale of the features', with and without sight, whatever their messages are."""
     monkeypatch.setattr(Compensator, "let_go", lambda self: None)
     for accumulate in (None, 2):
         top = prepared(LinearFirst(), accumulate=accumulate)
