@@ -73,7 +73,7 @@ def print_choices(choices: list[Choice], *, notes: Sequence[str] = ()) -> None:
 
 def print_plan(config: Config, choices: list[Choice], cost: Estimate, *, task: Task, data: Data) -> None:
     """Print what a run would do, and an estimate of its cost."""
-    from topoff.training.cost import in_words
+    from topoff.training.cost_words import in_words
 
     rows = {
         "graph": f"{data.num_nodes:,} nodes, {data.edge_index.size(1):,} edges, {data.num_features} features",

@@ -29,48 +29,20 @@ from topoff.machine.rates import Rates, rates_of
 from topoff.methods.registry import METHODS
 from topoff.training.config import EPOCHS, Config
 from topoff.training.cost_memory import Held, peak_of
+from topoff.training.cost_words import TARGETS, on_training
 
 GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
-STEP = 3e-3  # seconds of a step that no matrix takes
+STEP = 2.5e-3  # seconds of a step that no matrix takes
 MADE = 15  # matrices of all nodes that a layer of a forward makes
 REFRESH = 0.15  # seconds of a refresh that no matrix takes, besides those of a `STEP` for every estimate
 CUT = 32  # bytes per edge of all nodes' pieces of the operator, and on the way there
 PULLED = 16.0  # what a byte that GAS pulls from a history costs, in copied ones: the same, pushes and dropout included
-HALO = 0.2  # nodes around a cluster, as a share of those around as many random nodes
 CLOSED = 8.0  # neighbours per node of a graph whose batches of clusters have half the halo of random ones
 FEATURES_FIRST = ("gcn", "sage", "cluster-gcn")  # models whose first layer propagates the raw features, linearly
 GENERAL = ("gat", "pna")  # models whose convs are no fixed operators
 ATTENDED = 7.0  # what a byte of their messages costs, in bytes of others' messages
 SOME = 200  # training nodes whose subgraphs are measured
 CLOSE = 2.0  # messages per node inside the subgraph of one target
-TARGETS = {  # methods whose epochs visit every training node once -> what they do around their targets
-    "ns": "{fanout} sampled neighbours per node and layer",
-    "labor": "about {fanout} neighbours per node and layer, drawn jointly",
-    "labor-star": "about {fanout} neighbours per node and layer, as few distinct ones as possible",
-    "graphfm-ib": "{fanout} sampled neighbours per node and layer, averaged over time",
-    "vrgcn": "{fanout} sampled neighbours per node and layer, the others from histories",
-    "fastgcn": "nodes sampled layer by layer, from the whole graph",
-    "ladies": "nodes sampled layer by layer among the neighbours, by their weights in the batch",
-    "adapt": "nodes sampled layer by layer, with learnt probabilities",
-    "shadow": "each in its own sampled {hops}-hop subgraph",
-    "shadow-ppr": "each in the subgraph of the {fanout} nodes of largest PageRank around it",
-    "ibmb": "with the {fanout} most influential nodes of each",
-    "ibmb-batch": "with the nodes that influence them most",
-    "sgc": "features propagated once, beforehand",
-    "sign": "features propagated once, beforehand",
-}
-BATCHES = {  # methods whose batches are parts of the graph -> what becomes of the messages from outside
-    "top": "messages from outside compensated at rank {rank}, refresh {refresh}",
-    "drop": "messages from outside left out",
-    "drop-ax": "embeddings from outside left out, features seen",
-    "cluster": "messages from outside left out, the rest normalised anew",
-    "gas": "messages from outside taken from histories",
-    "lmc": "messages and gradients from outside compensated by histories",
-    "graphfm-ob": "messages from outside taken from histories that every batch renews around itself",
-    "saint-node": "subgraphs of nodes drawn by their degree",
-    "saint-edge": "subgraphs of the ends of drawn edges",
-    "saint-walk": "subgraphs of random walks of {walk_length} steps",
-}
 
 
 @dataclass(frozen=True)
@@ -122,9 +94,14 @@ def _pulled(config: Config, data: Data, work: Workload) -> float:
     has (as a share of the random ones: WordNet a quarter, stand-ins of arxiv and products 0.7 to 0.9).
     """
     nodes = max(1, int(data.num_nodes or 0))
-    degree, chosen = data.edge_index.size(1) / nodes, work.targets / nodes
-    reached = _blocks(data, torch.full((nodes,), chosen), hops=1)[0].rows - work.targets
-    return work.batches * max(0.0, reached) * (1.0 if config.batches == "random" else degree / (degree + CLOSED))
+    reached = _blocks(data, torch.full((nodes,), work.targets / nodes), hops=1)[0].rows - work.targets
+    return work.batches * max(0.0, reached) * _halo(config, data)
+
+
+def _halo(config: Config, data: Data) -> float:
+    """Return how many nodes are around a batch, as a share of those around as many random nodes."""
+    degree = data.edge_index.size(1) / max(1, int(data.num_nodes or 0))
+    return 1.0 if config.batches == "random" else degree / (degree + CLOSED)
 
 
 def memory_of(config: Config, data: Data, model: nn.Module, *, work: Workload | None = None) -> int:
@@ -191,21 +168,11 @@ class Workload:
     examined: float = 0.0  # messages that sampling looks at
 
 
-def in_words(config: Config, *, batches: int, batch_nodes: int) -> str:
-    """Say what a method does in an epoch."""
-    if config.method == "full":
-        return "full: the whole graph at once"
-    kind = "training nodes" if _training_only(config) else "nodes"
-    how = f"{config.batches} " if config.method in BATCHES and config.batches else ""
-    size = f"{batches} {how}batch{'es' if batches > 1 else ''} of about {batch_nodes:,} {kind}"
-    return f"{config.method}: {size}, " + (TARGETS | BATCHES)[config.method].format(**vars(config))
-
-
 def workload(config: Config, data: Data) -> Workload:
     """Count what an epoch of the method computes, from settings that leave nothing open."""
     nodes, edges, method = int(data.num_nodes or 0), data.edge_index.size(1), config.method
     mask = data.train_mask if "train_mask" in data else torch.ones(nodes, dtype=torch.bool)
-    batched = int(mask.sum()) if _training_only(config) else nodes
+    batched = int(mask.sum()) if on_training(config) else nodes
     if config.reach is not None and "reach" in METHODS[method].settings and "train_mask" in data:
         batched = len(near_training(data, config.reach))
     batches = 1 if method == "full" else min(max(1, nodes), max(1, round(1 / (config.ratio or 1.0))))
@@ -221,7 +188,7 @@ def workload(config: Config, data: Data) -> Workload:
         messages = examined = CLOSE * rows
     elif method == "ibmb":
         union = nodes * -torch.expm1(torch.tensor(-targets * fanout / max(1, nodes))).item()
-        rows = batches * (targets + HALO * max(0.0, union - targets))
+        rows = batches * (targets + _halo(config, data) * max(0.0, union - targets))
         messages = rows * edges / max(1, nodes)
     elif method in TARGETS:
         return _sampled(config, data, mask, batches=batches, targets=targets)
@@ -231,15 +198,10 @@ def workload(config: Config, data: Data) -> Workload:
         messages *= batched / max(1, nodes)
     elif method in ("lmc", "graphfm-ob"):
         reached = _blocks(data, torch.full((nodes,), 1 / batches), hops=1)[0].rows - nodes / batches
-        halo = batches * reached * (1.0 if config.batches == "random" else HALO)
+        halo = batches * reached * _halo(config, data)
         messages *= (rows + halo) / max(1, batched)
         rows += halo * (2 / 3 if method == "lmc" else 1)  # without the gradient of weights
     return Workload(batches, targets, [rows] * config.layers, [messages] * config.layers, examined)
-
-
-def _training_only(config: Config) -> bool:
-    """Whether the training nodes alone are batched."""
-    return config.method in TARGETS or bool(config.train_only and "train_only" in METHODS[config.method].settings)
 
 
 def _sampled(config: Config, data: Data, mask: Tensor, *, batches: int, targets: int) -> Workload:
