@@ -1,4 +1,16 @@
-"""Exact passes over all nodes, for a basis: what a network's propagations read, and at which places."""
+"""Exact passes over all nodes, for a basis: what a network's propagations read, and at which places.
+
+>>> import torch
+>>> from torch_geometric.data import Data
+>>> from torch_geometric.nn import GCN
+>>> from topoff import TOP, load
+>>> ring = torch.stack([torch.arange(20), torch.arange(20).roll(1)])
+>>> data = load(Data(x=torch.rand(20, 3), edge_index=ring, y=torch.arange(20) % 2))
+>>> top = TOP(GCN(3, 4, num_layers=3, out_channels=2), data, ratio=0.5, rank=4, batches="random")
+>>> loader = top.prepare()
+>>> top.basis.passes.places, top.basis.passes.hops
+(['convs.1/0/0', 'convs.2/0/0'], 2)
+"""
 
 from __future__ import annotations
 
