@@ -9,7 +9,7 @@
 >>> top = TOP(GCN(3, 4, num_layers=3, out_channels=2), data, ratio=0.5, rank=4, batches="random")
 >>> loader = top.prepare()
 >>> top.basis.passes.places, top.basis.passes.hops
-(['convs.1/0/0', 'convs.2/0/0'], 2)
+(['convs.1/0/0', 'convs.2/0/0'], 1)
 """
 
 from __future__ import annotations
