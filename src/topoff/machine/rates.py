@@ -1,7 +1,7 @@
 """How fast the machine is, at what training takes: measured, in a tenth of a second or two.
 
 >>> rates = rates_of(1000, 16)
->>> min(rates.flops, rates.bytes, rates.items, rates.gathered, rates.made) > 0
+>>> min(rates.flops, rates.bytes, rates.items, rates.gathered) > 0
 True
 """
 
@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-MATRIX = 2**27  # bytes of the matrix that rows are read from, at most: more than most processors keep
+MATRIX = (
+    2**27
+)  # bytes of the matrix that is copied, or that rows are read from, at most: more than most processors keep
 REPEATS = 4
 
 
@@ -23,15 +25,14 @@ class Rates:
     """Say how fast the machine is."""
 
     flops: float  # of a dense product, per second
-    bytes: float  # of a copy, per second
+    bytes: float  # read and written by a copy of a large matrix, per second
     items: float  # that are sorted, per second
     gathered: float  # bytes of rows here and there that are added up, per second
-    made: float  # bytes of a matrix of that size that is made of another, per second
 
 
 def rates_of(nodes: int, width: int) -> Rates:
     """Measure the machine, on rows as wide as those of a layer, and, as far as that is quick, as many."""
-    rows, square, large = torch.ones(4096, 256), torch.ones(256, 256), torch.ones(4 * 2**20)
+    rows, square, large = torch.ones(4096, 256), torch.ones(256, 256), torch.ones(MATRIX // 4)
     numbers = np.random.default_rng(0).permutation(2**16)
     shape = max(1, min(nodes, MATRIX // (4 * max(1, width)))), max(1, width)
     whole = torch.ones(shape)
@@ -42,8 +43,7 @@ def rates_of(nodes: int, width: int) -> Rates:
         large.clone,
         lambda: np.argsort(numbers),
         lambda: F.embedding_bag(ids, whole, starts, mode="sum"),
-        whole.clone,
     )
     times = [max(min(timeit.repeat(job, number=1, repeat=REPEATS)), 1e-9) for job in jobs]
-    amounts = 2.0 * rows.numel() * 256, 2.0 * large.numel() * 4, len(numbers), ids.numel() * width * 4.0, whole.nbytes
+    amounts = 2.0 * rows.numel() * 256, 2.0 * large.numel() * 4, len(numbers), ids.numel() * width * 4.0
     return Rates(*(amount / seconds for amount, seconds in zip(amounts, times, strict=True)))

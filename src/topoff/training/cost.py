@@ -25,16 +25,19 @@ from topoff.batching.pagerank import senders
 from topoff.batching.ratio import near_training
 from topoff.batching.scopes import k_hop
 from topoff.compensation.refresh import LARGE, SCARCE, SMALL, Refreshing
+from topoff.forward.lockstep import LARGE as MANY
+from topoff.forward.parking import LIMIT
 from topoff.machine.rates import Rates, rates_of
 from topoff.methods.registry import METHODS
 from topoff.training.config import EPOCHS, Config
-from topoff.training.cost_memory import Held, peak_of
+from topoff.training.cost_memory import Held, has_jk, peak_of
 from topoff.training.cost_words import TARGETS, on_training
 
-GATHER = 20.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
+GATHER = 10.0  # what a gathered byte costs, in copied ones: rows lie apart, and memory is fresh
 STEP = 2.5e-3  # seconds of a step that no matrix takes
-MADE = 15  # matrices of all nodes that a layer of a forward makes
+MADE = 18  # matrices of all nodes that a layer of a forward makes
 REFRESH = 0.15  # seconds of a refresh that no matrix takes, besides those of a `STEP` for every estimate
+PARKED = 16  # what a byte costs that goes to the disk and comes back, in bytes of such matrices
 CUT = 32  # bytes per edge of all nodes' pieces of the operator, and on the way there
 PULLED = 16.0  # what a byte that GAS pulls from a history costs, in copied ones: the same, pushes and dropout included
 CLOSED = 8.0  # neighbours per node of a graph whose batches of clusters have half the halo of random ones
@@ -70,7 +73,7 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
         rows, columns = work.rows[layer], matrix.size(0)
         flops += 6.0 * rows * matrix.numel() + 12.0 * rows * rank * columns
         messages = 0.0 if layer in counted else work.messages[layer]  # once, however many matrices a layer has
-        moved += 2.0 * width * (attended * messages + rows) * columns + 30.0 * width * rows * columns
+        moved += 2.0 * width * (attended * messages + rows) * columns + 20.0 * width * rows * columns
         counted.add(layer)
     if work.batches > 1:  # a batch gathers its features; of SIGN, every power of the operator times them
         powers = 1 + config.layers if config.method == "sign" else 1
@@ -149,7 +152,10 @@ def _refresh_seconds(config: Config, data: Data, work: Workload, rates: Rates, *
     gathered = row * ((places - 1) * edges + places * batched * edges / max(1, nodes))
     gathered += edges * data.x.size(1) * data.x.element_size() if known else 0.0  # A X, which was let go
     made = MADE * layers * nodes * row + CUT * edges
-    return float(REFRESH + STEP * systems + flops / rates.flops + gathered / rates.gathered + made / rates.made)
+    if nodes >= MANY:  # sleeping batches lie on disk
+        asleep = sum(1 + place * has_jk(config) + config.model.startswith("gcnii") for place in range(places))
+        made += PARKED * max(0.0, asleep * nodes * row - places * LIMIT)
+    return float(REFRESH + STEP * systems + flops / rates.flops + gathered / rates.gathered + 2.0 * made / rates.bytes)
 
 
 def _rank(config: Config) -> int:

@@ -75,9 +75,14 @@ def _exact(config: Config, data: Data, row: int) -> int:
     """Return the bytes of exact inference: the matrix that is exchanged, and what sleeping batches hold."""
     nodes = int(data.num_nodes or 0)
     features = data.x.size(1) * int(data.x.element_size())
-    layers = ASLEEP + config.layers * config.jk + (config.model == "gcnii")
+    layers = ASLEEP + config.layers * has_jk(config) + config.model.startswith("gcnii")
     asleep = nodes * (row * layers + features)
     return int(nodes * row + (asleep if nodes < LARGE else min(asleep, LIMIT)))
+
+
+def has_jk(config: Config) -> bool:
+    """Whether all layers are held to the end."""
+    return config.jk or config.model.endswith("-jk")
 
 
 def _kept(config: Config, data: Data, held: Held, row: int) -> float:
