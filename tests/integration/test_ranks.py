@@ -174,3 +174,13 @@ def test_a_dry_run_speaks_once(place: Path) -> None:
     first, second = run_verbs([place] * 2, *TRAIN, "--dry-run", "--json")
     assert (first.code, second.code, second.out) == (0, 0, "")
     assert first.json["config"]["hidden"] == 8
+
+
+@pytest.mark.parametrize(("size", "code"), [(2, 0), (1, -signal.SIGABRT)])
+def test_one_of_several_ends_without_being_torn_down(size: int, code: int) -> None:
+    """A thread of a library that has not ended aborts a process in its last moments, when all was written."""
+    run = "import atexit, os, sys; atexit.register(os.abort); sys.argv = ['topoff', '--version']"
+    command = [sys.executable, "-c", f"{run}; from topoff.cli.app import main; main()"]
+    given = os.environ | {"RANK": "0", "WORLD_SIZE": str(size)}
+    done = subprocess.run(command, env=given, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.startswith("topoff ")) == (code, True)
