@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process; one of several at once, where all is written: torn down with a thread of gloo's it may abort."""
+    """End the process; one of several at once, now that all is written: some thread makes tearing it down abort."""
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         sys.stderr.flush()
         os._exit(code)

@@ -14,9 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-MATRIX = (
-    2**27
-)  # bytes of the matrix that is copied, or that rows are read from, at most: more than most processors keep
+MATRIX = 2**27  # bytes of what is copied, or rows are read from, at most: more than most processors keep
 REPEATS = 4
 
 

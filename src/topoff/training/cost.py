@@ -62,8 +62,8 @@ def estimate(config: Config, data: Data, model: nn.Module) -> Estimate:
     """Estimate seconds per epoch and peak memory from what the method computes, and from rates that are measured here.
 
     Dense products at the machine's own rate, three times each (forward, two backward); sparse products, norms and
-    dropout at its memory rate; sampling at the rate of sorting. A guide: on WordNet right to a factor of two for full,
-    top and cluster, less so for samplers on small batches.
+    dropout at its memory rate; sampling at the rate of sorting. Constants were fitted to stand-ins of arxiv and of
+    products on one machine, where most methods are within 1.5 (docs/decisions.md); your own models count as linear.
     """
     work, width, rank = workload(config, data), int(data.x.element_size()), _rank(config)
     matrices = [p for p in model.parameters() if not is_lazy(p) and p.dim() == 2]
@@ -124,7 +124,7 @@ def _refreshes(config: Config, data: Data, work: Workload) -> float:
     Elsewhere "auto" keeps them a small share of the work.
     """
     policy = Refreshing.parse(config.refresh or "auto")
-    scarce = int(data.num_nodes or 0) > SCARCE * work.rows[0]
+    scarce = int(data.num_nodes or 0) > SCARCE * work.targets * work.batches
     if config.method != "top" or not policy.interval or (policy.automatic and not scarce):
         return 0.0
     policy.begin(price=1.0, scarce=True)
@@ -142,7 +142,7 @@ def _refresh_seconds(config: Config, data: Data, work: Workload, rates: Rates, *
 
     `inner` are the weights up to there. A conv that reads raw features knows its messages, others make one more place.
     """
-    nodes, edges, batched = int(data.num_nodes or 0), data.edge_index.size(1), work.rows[0]
+    nodes, edges, batched = int(data.num_nodes or 0), data.edge_index.size(1), work.targets * work.batches
     row, known = config.hidden * int(data.x.element_size()), config.model in FEATURES_FIRST and not config.linear
     places, layers, rank = config.layers - known, max(1, config.layers - known), _rank(config)
     columns = 3.5 * rank  # of the basis: three per direction, and what joins them

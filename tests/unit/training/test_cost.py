@@ -112,6 +112,16 @@ def test_refreshes_of_few_nodes_grow_rare(epochs: int, count: int) -> None:
     assert costs._refreshes(made, data, workload(made, data)) == count / epochs
 
 
+def test_the_halo_of_a_general_conv_does_not_make_batches_large() -> None:
+    data = graph(1_000, edges=50_000, features=16)
+    data.edge_index = torch.randint(1_000, (2, 50_000), generator=torch.Generator().manual_seed(0))
+    data.train_mask = torch.arange(1_000) < 100
+    made = config(ratio=0.1, rank=16, train_only=True, epochs=5, model="gat", batches="random")
+    work = workload(made, data)
+    assert work.rows[0] > 1_000
+    assert costs._refreshes(made, data, work) == 0.8
+
+
 def test_deep_models_of_large_graphs_wait_for_the_disk() -> None:
     def seconds(nodes: int, model: str) -> float:
         """Return the seconds of an epoch with its refresh."""
