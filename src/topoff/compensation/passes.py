@@ -74,19 +74,22 @@ class Passes:
         self.checks += 1
         if network is self.model:
             check_same_convs(network, self.loader.plan)
-        given: dict[str, Any] = {"call": self.call, "seed": self.checks}
-        read = tuple(recheck(network, self.loader.graph, self.loader.plan, **given))
-        self.places = [place for place in read if not is_known(place, self.loader.plan)]
+        graph, plan = self.loader.graph, self.loader.plan
+        read = tuple(recheck(network, graph, plan, call=self.call, seed=self.checks))
+        self.places = [place for place in read if not is_known(place, plan)]
         if read != self._known:
             self._known = read
-            self._look(recheck(network, self.loader.graph, self.loader.plan, perturbed=True, **given))
+            self._look(recheck(network, graph, plan, call=self.call, perturbed=True))  # the piece that it was tried on
 
     def _look(self, read: dict[str, Tensor]) -> None:
         """Find places that read the same rows side by side, as branches and directions do."""
         rows = list(read.values())
         apart = [not any(torch.equal(each, other) for other in rows[:number]) for number, each in enumerate(rows)]
         self.hops = max(0, sum(apart) - 1)
-        self.encoded = [place for place in self.places if torch.equal(read[place], read[self.places[0]])]
+        self.encoded = self.places[:1]  # perturbed weights may lead a model's own branches elsewhere: then it alone
+        for place in self.places[1:]:
+            if {place, self.places[0]} <= read.keys() and torch.equal(read[place], read[self.places[0]]):
+                self.encoded.append(place)
 
     def _lockstep(self) -> Callable[..., Lockstep] | None:
         """Return what runs the batches of several processes in step; None where this one is alone."""
